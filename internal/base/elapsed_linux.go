@@ -1,0 +1,5 @@
+package base
+
+import "golang.org/x/sys/unix"
+
+const bootClock = unix.CLOCK_BOOTTIME
