@@ -5,6 +5,11 @@
 // Implementations: objstore/mem (tests and "mem:"), objstore/dir (a directory),
 // objstore/s3 (S3 and servers that speak its API), objstore/fault (wraps
 // another store and breaks it on purpose).
+//
+//	store, err := dir.Open("/var/lib/annals")
+//	...
+//	res, err := store.Put(ctx, "a/b", body, objstore.PutOptions{IfAbsent: true})
+//	obj, err := store.Get(ctx, "a/b", objstore.GetOptions{Offset: 10, Length: 5})
 package objstore
 
 import (
@@ -38,9 +43,11 @@ var (
 	ErrConflict = errors.New("conflicting write in progress")
 	// ErrNotModified: a Get with IfNoneMatch found the object unchanged.
 	ErrNotModified = errors.New("not modified")
-	// ErrTooLarge: the object is larger than the caller's MaxBytes.
+	// ErrTooLarge: the body asked for (the object, or the range of it) is larger
+	// than the caller's MaxBytes.
 	ErrTooLarge = errors.New("object too large")
-	// ErrRange: the requested range starts at or beyond the object's end.
+	// ErrRange: the requested range starts at or beyond the object's end. An empty
+	// object therefore has no range; only the whole of it, or a suffix, can be read.
 	ErrRange = errors.New("range not satisfiable")
 	// ErrName: the name is empty, too long or not a clean relative path. A
 	// programmer's error; nothing was sent.
@@ -51,6 +58,10 @@ var (
 	// ErrDenied: the credentials do not permit the operation, or there are none.
 	// Retrying does not help until somebody changes that.
 	ErrDenied = errors.New("access denied")
+	// ErrNoConditionalWrites: the store accepts IfAbsent or IfMatch and does not do
+	// what they say (ProbeConditionalWrites found out). Nothing may be written to
+	// such a store: two writers would overwrite each other.
+	ErrNoConditionalWrites = errors.New("the store does not honour conditional writes")
 )
 
 // Store is a flat namespace of objects: whole byte strings under names.
@@ -73,8 +84,8 @@ var (
 // itself. Get, Head and List either return complete, correct data or an error;
 // a body that ends early is read again or is an error, never shorter data.
 //
-// All methods may be called from any goroutine at any time, and return soon
-// after ctx ends, with an error that wraps ctx.Err() (the request may still take
+// All methods but String send nothing when ctx has ended already. They may be
+// called from any goroutine at any time, and return soon after ctx ends, with an error that wraps ctx.Err() (the request may still take
 // effect). They neither keep nor change the slices that they are given after
 // returning, and the caller owns the slices that they return.
 type Store interface {
@@ -95,14 +106,16 @@ type Store interface {
 
 	// List returns the objects whose names begin with prefix and sort after
 	// startAfter, in bytewise order of their names: at most limit of them (0 or
-	// more than MaxListPage means MaxListPage), and whether there are more.
-	// ETags are not filled in.
+	// more than MaxListPage means MaxListPage; below 0 panics), and whether there
+	// are more. Neither prefix nor startAfter needs to be a valid name, and prefix
+	// needs not end at a slash. ETags are not filled in.
 	List(ctx context.Context, prefix, startAfter string, limit int) (Page, error)
 
 	// Delete removes objects: at most MaxDeleteBatch names, else it panics.
-	// A name that does not exist counts as deleted. When some names could not be
+	// A name that does not exist counts as deleted, and a name may occur more than
+	// once. With an invalid name nothing is deleted (ErrName). When some names could not be
 	// deleted the error is a *DeleteError that lists them; the others are gone.
-	// With any other error any subset may be gone.
+	// With any other error any subset may be gone. No names at all is no request.
 	Delete(ctx context.Context, names []string) error
 
 	// ServerTime asks the store for its time: the clock that LastModified and
@@ -132,7 +145,16 @@ type PutResult struct {
 	Time time.Time
 }
 
-// GetOptions choose what a Get reads.
+// Check panics when both conditions are set, which is a programmer's error.
+// For implementations of Store.
+func (o PutOptions) Check() {
+	if o.IfAbsent && o.IfMatch != "" {
+		panic("objstore: a Put with both IfAbsent and IfMatch")
+	}
+}
+
+// GetOptions choose what a Get reads. Negative numbers, and a Suffix together
+// with an Offset or a Length, are a programmer's error and panic.
 type GetOptions struct {
 	// Offset and Length choose a range. Length 0 means to the end. A range that
 	// runs past the end is cut short there; the caller compares Object.Size when
@@ -146,6 +168,38 @@ type GetOptions struct {
 	// MaxBytes, when above 0, refuses to read a body of more bytes (ErrTooLarge),
 	// before it is allocated.
 	MaxBytes int64
+}
+
+// Check panics when the options contradict each other. For implementations of
+// Store.
+func (o GetOptions) Check() {
+	if o.Offset < 0 || o.Length < 0 || o.Suffix < 0 || o.MaxBytes < 0 {
+		panic(fmt.Sprintf("objstore: a Get with a negative number: %+v", o))
+	}
+	if o.Suffix > 0 && (o.Offset > 0 || o.Length > 0) {
+		panic(fmt.Sprintf("objstore: a Get with both a suffix and a range: %+v", o))
+	}
+}
+
+// Span returns the bytes [start, end) that the options choose of an object of
+// the given size, or ErrRange or ErrTooLarge. For implementations of Store.
+func (o GetOptions) Span(size int64) (start, end int64, err error) {
+	switch {
+	case o.Suffix > 0:
+		start, end = max(0, size-o.Suffix), size
+	case o.Offset == 0 && o.Length == 0:
+		start, end = 0, size
+	case o.Offset >= size:
+		return 0, 0, fmt.Errorf("%w: offset %d of %d bytes", ErrRange, o.Offset, size)
+	case o.Length == 0 || o.Length > size-o.Offset:
+		start, end = o.Offset, size
+	default:
+		start, end = o.Offset, o.Offset+o.Length
+	}
+	if o.MaxBytes > 0 && end-start > o.MaxBytes {
+		return 0, 0, fmt.Errorf("%w: %d bytes, limit %d", ErrTooLarge, end-start, o.MaxBytes)
+	}
+	return start, end, nil
 }
 
 // Object is what a Get returns.
@@ -227,6 +281,34 @@ func ValidName(name string) error {
 			return fmt.Errorf("%w: %q", ErrName, name)
 		}
 		start = i + 1
+	}
+	return nil
+}
+
+// PageSize returns the number of entries that a List with this limit returns at
+// most. A negative limit is a programmer's error and panics. For implementations
+// of Store.
+func PageSize(limit int) int {
+	if limit < 0 {
+		panic(fmt.Sprintf("objstore: a List with the limit %d", limit))
+	}
+	if limit == 0 || limit > MaxListPage {
+		return MaxListPage
+	}
+	return limit
+}
+
+// CheckDelete returns an error that wraps ErrName if one of the names is
+// invalid, and panics if there are more than MaxDeleteBatch. For implementations
+// of Store.
+func CheckDelete(names []string) error {
+	if len(names) > MaxDeleteBatch {
+		panic(fmt.Sprintf("objstore: a Delete of %d names, the limit is %d", len(names), MaxDeleteBatch))
+	}
+	for _, name := range names {
+		if err := ValidName(name); err != nil {
+			return err
+		}
 	}
 	return nil
 }
