@@ -304,10 +304,14 @@ type State struct {
 	StatePosition *Position   `protobuf:"bytes,16,opt,name=state_position,json=statePosition,proto3" json:"state_position,omitempty"`
 	Pins          []*Pin      `protobuf:"bytes,17,rep,name=pins,proto3" json:"pins,omitempty"`
 	Obsolete      []*Obsolete `protobuf:"bytes,18,rep,name=obsolete,proto3" json:"obsolete,omitempty"`
-	// Identifies the commit that wrote this version: 16 random bytes.
-	CommitId      []byte `protobuf:"bytes,19,opt,name=commit_id,json=commitId,proto3" json:"commit_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Identifies the commit that wrote this version: 16 random bytes. It makes
+	// every version's bytes unique, so that no ETag ever comes back.
+	CommitId []byte `protobuf:"bytes,19,opt,name=commit_id,json=commitId,proto3" json:"commit_id,omitempty"`
+	// Features that a binary must know to read or edit this state: those of LOG,
+	// repeated so that a process that is already running learns of them too.
+	RequiredFeatures []string `protobuf:"bytes,20,rep,name=required_features,json=requiredFeatures,proto3" json:"required_features,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *State) Reset() {
@@ -469,6 +473,13 @@ func (x *State) GetObsolete() []*Obsolete {
 func (x *State) GetCommitId() []byte {
 	if x != nil {
 		return x.CommitId
+	}
+	return nil
+}
+
+func (x *State) GetRequiredFeatures() []string {
+	if x != nil {
+		return x.RequiredFeatures
 	}
 	return nil
 }
@@ -1328,7 +1339,7 @@ const file_manifest_manifest_proto_rawDesc = "" +
 	"\tstart_key\x18\x02 \x01(\fR\bstartKey\x12\x1c\n" +
 	"\aend_key\x18\x03 \x01(\fH\x00R\x06endKey\x88\x01\x01B\n" +
 	"\n" +
-	"\b_end_key\"\xc7\x06\n" +
+	"\b_end_key\"\xf4\x06\n" +
 	"\x05State\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\rR\rformatVersion\x12\x15\n" +
 	"\x06log_id\x18\x02 \x01(\fR\x05logId\x12\x12\n" +
@@ -1351,7 +1362,8 @@ const file_manifest_manifest_proto_rawDesc = "" +
 	"\x0estate_position\x18\x10 \x01(\v2\x1c.annals.manifest.v1.PositionR\rstatePosition\x12+\n" +
 	"\x04pins\x18\x11 \x03(\v2\x17.annals.manifest.v1.PinR\x04pins\x128\n" +
 	"\bobsolete\x18\x12 \x03(\v2\x1c.annals.manifest.v1.ObsoleteR\bobsolete\x12\x1b\n" +
-	"\tcommit_id\x18\x13 \x01(\fR\bcommitIdB\r\n" +
+	"\tcommit_id\x18\x13 \x01(\fR\bcommitId\x12+\n" +
+	"\x11required_features\x18\x14 \x03(\tR\x10requiredFeaturesB\r\n" +
 	"\v_clean_next\"-\n" +
 	"\x05Owner\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x0e\n" +
