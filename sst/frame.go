@@ -1,0 +1,107 @@
+package sst
+
+import (
+	"encoding/binary"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/annalsdb/annals/internal/base"
+)
+
+// codec says how a block's payload is stored. Values are persisted: do not
+// renumber.
+type codec uint8
+
+const (
+	codecRaw  codec = 0
+	codecZstd codec = 1
+)
+
+// trailerSize is what a frame adds to its payload: codec, decoded length,
+// checksum.
+const trailerSize = 1 + 4 + 8
+
+// maxDecoded is the largest decoded length that a zstd payload of n bytes may
+// claim, and so what a reader allocates for it at most (I9).
+func maxDecoded(n int) int { return 1<<20 + 256*n }
+
+// zstdWindow is enough for blocks of ordinary size and keeps the encoder of a
+// Writer small.
+const zstdWindow = 1 << 20
+
+func newEncoder() *zstd.Encoder {
+	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+		zstd.WithEncoderCRC(false), zstd.WithWindowSize(zstdWindow), zstd.WithLowerEncoderMem(true))
+	if err != nil {
+		panic("sst: make a zstd encoder: " + err.Error()) // only bad options fail
+	}
+	return enc
+}
+
+// decoder serves all Readers: it is a pool of GOMAXPROCS block decoders without
+// goroutines of its own. It is made when the program starts, not at first use,
+// because the channel inside must not belong to one test's synctest bubble.
+var decoder = newDecoder()
+
+func newDecoder() *zstd.Decoder {
+	// DecodeAll never passes the capacity of its destination, which decodeFrame
+	// sizes by the checked decoded length.
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecodeAllCapLimit(true))
+	if err != nil {
+		panic("sst: make a zstd decoder: " + err.Error()) // only bad options fail
+	}
+	return dec
+}
+
+// appendPayload compresses data behind b, or copies it if that does not help.
+func appendPayload(b, data []byte, enc *zstd.Encoder) ([]byte, codec) {
+	start := len(b)
+	b = enc.EncodeAll(data, b)
+	if n := len(b) - start; n <= len(data)-len(data)/16-1 && len(data) <= maxDecoded(n) {
+		return b, codecZstd
+	}
+	return append(b[:start], data...), codecRaw
+}
+
+// appendTrailer completes the frame whose payload is b[start:] and which lies
+// at offset in the table.
+func appendTrailer(b []byte, start int, c codec, decoded int, id base.ULID, offset int64) []byte {
+	b = append(b, byte(c))
+	b = binary.LittleEndian.AppendUint32(b, uint32(decoded))
+	return binary.LittleEndian.AppendUint64(b, base.Checksum(base.Seed(id[:], uint64(offset)), b[start:]))
+}
+
+// decodeFrame verifies the stored block b, which lies at offset, and returns
+// its decoded form: for a raw block a part of b itself.
+func decodeFrame(b []byte, name string, id base.ULID, offset int64) ([]byte, codec, error) {
+	n := len(b) - trailerSize
+	if n < 0 {
+		return nil, 0, base.Corruptf(name, offset, "a block of %d bytes is shorter than its trailer", len(b))
+	}
+	sum := binary.LittleEndian.Uint64(b[n+5:])
+	if sum != base.Checksum(base.Seed(id[:], uint64(offset)), b[:n+5]) {
+		return nil, 0, base.Corruptf(name, offset, "block checksum does not match")
+	}
+	c, decoded := codec(b[n]), uint64(binary.LittleEndian.Uint32(b[n+1:]))
+	switch c {
+	case codecRaw:
+		if decoded != uint64(n) {
+			return nil, 0, base.Corruptf(name, offset, "a raw block of %d bytes claims a length of %d", n, decoded)
+		}
+		return b[:n:n], c, nil
+	case codecZstd:
+		if decoded > uint64(maxDecoded(n)) {
+			return nil, 0, base.Corruptf(name, offset, "a block of %d bytes claims a decoded length of %d", n, decoded)
+		}
+		const slack = 16 // lets the decoder use its fast copies to the end
+		out, err := decoder.DecodeAll(b[:n], make([]byte, 0, int(decoded)+slack))
+		if err != nil {
+			return nil, 0, base.Corruptf(name, offset, "decompress block: %v", err)
+		}
+		if uint64(len(out)) != decoded {
+			return nil, 0, base.Corruptf(name, offset, "a block decodes to %d bytes, not %d", len(out), decoded)
+		}
+		return out, c, nil
+	}
+	return nil, 0, base.Corruptf(name, offset, "unknown codec %d", c)
+}
