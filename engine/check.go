@@ -1,0 +1,249 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/annalsdb/annals/internal/base"
+	"github.com/annalsdb/annals/manifest"
+	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/sst"
+	"github.com/annalsdb/annals/wal"
+)
+
+// CheckOptions of Check. The zero value is usable.
+type CheckOptions struct {
+	// Env is the clock and goroutine starts. Default: the system's.
+	Env *base.Env
+	// Progress, if set, is called after each table or WAL object with its name.
+	Progress func(object string)
+}
+
+// CheckReport says what Check walked over and what is wrong.
+type CheckReport struct {
+	ManifestVersion uint64
+	Epoch           uint64
+	Segments        int
+	Runs            int
+	Tables          int
+	TableRecords    uint64
+	WALObjects      int
+	WALRecords      uint64 // records behind position, not yet in runs
+	Next            uint64 // sequence after the last record found
+	// Orphans are objects that nothing refers to: outputs of jobs that never
+	// committed. They cost money, nothing else.
+	Orphans []string
+	// Damage lists everything that is wrong, each with its object and place. The
+	// walk goes on behind damage where it can.
+	Damage []error
+}
+
+// Err joins the damage into one error, nil if there is none.
+func (r *CheckReport) Err() error { return errors.Join(r.Damage...) }
+
+// maxCheckDamage bounds the list of damage (I9).
+const maxCheckDamage = 1000
+
+// Check walks everything that is reachable in the log and verifies every
+// checksum, order, count, interval and reference: LOG, MANIFEST, each table
+// whole, and the WAL from where replay would start. It only reads, holds one
+// table's blocks at a time, and may run beside a writer.
+//
+// It returns an error only when it could not look (the store's error, or no log
+// there); what it found wrong is in the report.
+func Check(ctx context.Context, store objstore.Store, o CheckOptions) (*CheckReport, error) {
+	if o.Env == nil {
+		o.Env = base.SystemEnv()
+	}
+	if o.Progress == nil {
+		o.Progress = func(string) {}
+	}
+	c := &checker{ctx: ctx, store: store, o: o, report: &CheckReport{}, named: make(map[base.ObjectID]bool)}
+	snap, err := manifest.Load(ctx, store, o.Env, tree)
+	if errors.Is(err, ErrCorrupt) || errors.Is(err, manifest.ErrMissingManifest) || errors.Is(err, manifest.ErrMissingLog) {
+		c.damaged(err)
+		return c.report, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("check %s: %w", store, err)
+	}
+	if err := c.walk(snap); err != nil {
+		return nil, fmt.Errorf("check %s: %w", store, err)
+	}
+	return c.report, nil
+}
+
+// checker is one walk.
+type checker struct {
+	ctx    context.Context
+	store  objstore.Store
+	o      CheckOptions
+	report *CheckReport
+	named  map[base.ObjectID]bool // objects that the manifest refers to
+}
+
+func (c *checker) damaged(err error) {
+	if len(c.report.Damage) < maxCheckDamage {
+		c.report.Damage = append(c.report.Damage, err)
+	}
+}
+
+// found sorts an error: damage goes to the report, what kept us from looking is
+// returned.
+func (c *checker) found(err error) error {
+	if errors.Is(err, ErrCorrupt) || errors.Is(err, objstore.ErrNotFound) || errors.Is(err, sst.ErrVersion) || errors.Is(err, wal.ErrVersion) {
+		c.damaged(err)
+		return nil
+	}
+	return err
+}
+
+func (c *checker) walk(snap *manifest.Snapshot) error {
+	s := snap.State
+	c.report.ManifestVersion = s.GetVersion()
+	c.report.Epoch = s.GetWriter().GetEpoch()
+	c.report.Segments = len(s.GetSegments())
+	c.report.Next = s.GetFlushedEnd()
+	for _, segment := range s.GetSegments() {
+		for _, run := range segment.GetRuns() {
+			c.report.Runs++
+			if err := c.run(segment, run); err != nil {
+				return err
+			}
+		}
+	}
+	for _, o := range s.GetObsolete() {
+		c.named[o.GetRef().ID()] = true
+	}
+	if err := c.wal(snap); err != nil {
+		return err
+	}
+	return c.orphans()
+}
+
+// run checks the tables of a run one by one and against each other.
+func (c *checker) run(segment *manifest.Segment, run *manifest.Run) error {
+	var last []byte
+	var lastSeq uint64
+	for i, t := range run.GetTables() {
+		id := t.GetRef().ID()
+		c.named[id] = true
+		p, err := c.table(segment, run, t, id)
+		if err != nil {
+			return err
+		}
+		if p == nil {
+			last = nil
+			continue
+		}
+		if i > 0 && last != nil && bytes.Compare(last, p.FirstKey) > 0 {
+			c.damaged(base.Corruptf(id.Name(), 0, "its first key sorts before the last key of the table before it"))
+		}
+		if last != nil && bytes.Equal(last, p.FirstKey) && lastSeq >= p.FirstSequence && p.Keys == 1 {
+			c.damaged(base.Corruptf(id.Name(), 0, "its key's sequences do not follow those of the table before it"))
+		}
+		last, lastSeq = p.LastKey, p.LastSequence
+		if p.Keys > 1 {
+			lastSeq = 0 // the highest sequence of the table, not of its last key
+		}
+	}
+	return nil
+}
+
+// table reads one table whole and compares it with its line in the manifest. It
+// returns nil properties if the table is damaged.
+func (c *checker) table(segment *manifest.Segment, run *manifest.Run, t *manifest.Table, id base.ObjectID) (*sst.Properties, error) {
+	name := id.Name()
+	c.report.Tables++
+	defer c.o.Progress(name)
+	ts := &tables{store: c.store, env: c.o.Env, cache: newBlockCache(1)}
+	r, err := sst.Open(c.ctx, sst.ReaderOptions{
+		Name: name, ID: id.ULID, Size: int64(t.GetSize()), MetaOffset: int64(t.GetMetaOffset()),
+		Source: &tableSource{tables: ts, name: name},
+	})
+	if err == nil {
+		err = r.Verify(c.ctx)
+	}
+	if err != nil {
+		return nil, c.found(err)
+	}
+	head, err := c.store.Head(c.ctx, name)
+	if err != nil {
+		return nil, c.found(fmt.Errorf("look at %s: %w", name, err))
+	}
+	p := r.Properties()
+	c.report.TableRecords += p.Records
+	c.report.Next = max(c.report.Next, p.LastSequence+1)
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			c.damaged(base.Corruptf(name, 0, format, args...))
+		}
+	}
+	upper, bounded := base.UpperBound(p.LastKey)
+	check(head.Size == int64(t.GetSize()), "size is %d, the manifest says %d", head.Size, t.GetSize())
+	check(p.Records == t.GetRecords() && p.Keys == t.GetKeys() && p.Bytes == t.GetBytes(),
+		"%d records, %d keys, %d bytes; the manifest says %d, %d, %d", p.Records, p.Keys, p.Bytes, t.GetRecords(), t.GetKeys(), t.GetBytes())
+	check(p.FirstSequence == t.GetFirstSequence() && p.LastSequence == t.GetLastSequence(),
+		"sequences %d to %d; the manifest says %d to %d", p.FirstSequence, p.LastSequence, t.GetFirstSequence(), t.GetLastSequence())
+	check(p.FirstTimestamp == t.GetFirstTimestampMs() && p.LastTimestamp == t.GetLastTimestampMs(),
+		"timestamps %d to %d; the manifest says %d to %d", p.FirstTimestamp, p.LastTimestamp, t.GetFirstTimestampMs(), t.GetLastTimestampMs())
+	check(p.FirstSequence >= run.GetStart() && p.LastSequence < run.GetEnd(),
+		"sequences %d to %d are outside the run's interval [%d, %d)", p.FirstSequence, p.LastSequence, run.GetStart(), run.GetEnd())
+	check(bytes.Equal(base.LowerBound(p.FirstKey), t.GetLowerKey()) && bounded == (t.UpperKey != nil) && bytes.Equal(upper, t.UpperKey),
+		"keys %q to %q; the manifest says %q to %q", p.FirstKey, p.LastKey, t.GetLowerKey(), t.UpperKey)
+	check(p.Segment <= max(segment.GetId(), segment.GetLastId()) && p.Segment >= segment.GetId(),
+		"it was written for segment %d and is listed in %d", p.Segment, segment.GetId())
+	return &p, nil
+}
+
+// wal checks the WAL from where replay would start: every object up to the first
+// fence of each past epoch, and the newest epoch up to its first missing id.
+func (c *checker) wal(snap *manifest.Snapshot) error {
+	s := snap.State
+	ident := wal.Identity{LogID: [16]byte(s.GetLogId()), Tree: tree}
+	chain := wal.Chain{
+		Started: true, End: s.GetFlushedEnd(), LastTimestamp: s.GetLastTimestampMs(), Segment: activeSegment(s).GetId(),
+	}
+	at := s.GetPosition().Pos()
+	for at.Epoch <= s.GetWriter().GetEpoch() {
+		object, _, err := wal.Read(c.ctx, c.store, ident, at.Epoch, at.ID)
+		name := base.WALName(tree, at.Epoch, at.ID)
+		if errors.Is(err, objstore.ErrNotFound) {
+			// The end of the log; or, in an older epoch, a writer is opening or died
+			// while it did: an epoch without a fence is not damage.
+			break
+		}
+		if err != nil {
+			return c.found(err) // what follows cannot be told
+		}
+		c.o.Progress(name)
+		if object.Fence {
+			at = manifest.Pos{Epoch: at.Epoch + 1, ID: 1}
+			continue
+		}
+		if err := chain.Accept(name, object); err != nil {
+			return c.found(err)
+		}
+		c.report.WALObjects++
+		c.report.WALRecords += object.Records()
+		c.report.Next = max(c.report.Next, chain.End)
+		at.ID++
+	}
+	if chain.End > s.GetSeqLimit() {
+		c.damaged(fmt.Errorf("%w: the WAL ends at sequence %d, above seq_limit %d", ErrCorrupt, chain.End, s.GetSeqLimit()))
+	}
+	return nil
+}
+
+// orphans lists tables that nothing refers to.
+func (c *checker) orphans() error {
+	return objstore.ListAll(c.ctx, c.store, base.ObjectPrefix(tree, base.KindSST), "", func(e objstore.Entry) (bool, error) {
+		id, ok := base.ParseObjectName(e.Name)
+		if (!ok || !c.named[id]) && len(c.report.Orphans) < maxCheckDamage {
+			c.report.Orphans = append(c.report.Orphans, e.Name)
+		}
+		return true, nil
+	})
+}

@@ -1,0 +1,77 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/annalsdb/annals/internal/base"
+	"github.com/annalsdb/annals/manifest"
+)
+
+// Close refuses new appends, makes everything durable and flushed, marks the
+// shutdown as clean, and ends all background work. After it nothing of the DB
+// can be used. Close again returns ErrClosed.
+//
+// When ctx ends first, or the DB has failed, it stops at once and returns an
+// error that says which sequences are not known to be durable (F15). What was
+// acknowledged as durable is safe in any case.
+func (db *DB) Close(ctx context.Context) error {
+	db.mu.Lock()
+	if db.closing {
+		db.mu.Unlock()
+		return ErrClosed
+	}
+	db.closing = true
+	db.room.signal()
+	failed := db.failed
+	if failed == nil && !db.active.table.Empty() {
+		db.rotate(false)
+	}
+	end := db.next
+	db.mu.Unlock()
+
+	err := failed
+	if err == nil {
+		err = db.closeCleanly(ctx, end)
+	}
+	db.mu.Lock()
+	durable := db.durable
+	db.closed = true
+	waiters := db.waiters
+	db.waiters = nil
+	db.flushes.signal()
+	db.mu.Unlock()
+
+	db.end()
+	for _, w := range waiters {
+		w.done <- ErrClosed
+	}
+	db.followers.wakeAll()
+	db.uploader.Stop()
+	db.committer.Close()
+	db.background.Wait()
+	switch {
+	case err == nil:
+		return nil
+	case durable < end:
+		return fmt.Errorf("close: sequences [%d, %d) are not known to be durable: %w", durable, end, err)
+	default:
+		return fmt.Errorf("close: everything is durable, but the shutdown is not marked clean: %w", err)
+	}
+}
+
+func (db *DB) closeCleanly(ctx context.Context, end uint64) error {
+	if err := db.waitDurable(ctx, end); err != nil {
+		return err
+	}
+	// Nothing is frozen any more from here on. All that is must be committed, a
+	// seal without records too: no edit of this writer may follow the last one.
+	if err := db.waitFlushed(ctx, base.MaxSequence); err != nil {
+		return err
+	}
+	db.mu.Lock()
+	to := manifest.Pos{Epoch: db.epoch, ID: db.nextID}
+	db.mu.Unlock()
+	_, err := db.committer.Commit(ctx, manifest.CloseClean(db.epoch, end, to))
+	return translate(err)
+}

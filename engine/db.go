@@ -1,0 +1,300 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/annalsdb/annals/internal/base"
+	"github.com/annalsdb/annals/manifest"
+	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/wal"
+)
+
+// DB is the writer of a log, and its linearizable reader. All methods may be
+// called from any goroutine. Open it with Open, end it with Close.
+//
+// How a record moves, and what guards what:
+//
+//   - Append assigns sequences under mu, adds the batch to the active memory and
+//     to the WAL object under construction (builder).
+//   - A cut moves the builder's bytes to cuts, from where they go to the uploader
+//     in id order. The uploader calls onDurable in id order (I1).
+//   - rotate freezes the active memory at a WAL object boundary; the flusher
+//     writes frozen memories as runs, oldest first (I5), and commits each by one
+//     edit of the MANIFEST, never before it is durable.
+//   - Every change of the memories or of the MANIFEST publishes a new view under
+//     mu; readers never take mu.
+//
+// mu is never held across a store call or a wait.
+type DB struct {
+	core
+
+	opts      Options
+	store     objstore.Store
+	ident     wal.Identity
+	owner     [16]byte
+	epoch     uint64
+	recovered uint64
+	committer *manifest.Committer
+	uploader  *wal.Uploader
+
+	// life ends when the DB is closed or failed for good: background work runs
+	// under it.
+	life       context.Context
+	end        context.CancelFunc
+	background sync.WaitGroup
+	flushWake  chan struct{} // capacity 1
+	tableBuf   []byte        // of the flusher (or of Open): memory for the next table
+	failedCh   chan struct{} // closed by fail
+
+	mu            sync.Mutex
+	failed        error // why the DB stopped for good; set once
+	closing       bool  // no new appends
+	closed        bool  // no reads either
+	next          uint64
+	durable       uint64 // every sequence below is durable
+	seqLimit      uint64 // as committed (I3)
+	raising       bool   // a commit that raises seqLimit is under way
+	lastTimestamp int64
+	storeClock    storeClock
+
+	active   *memory
+	frozen   []*memory // waiting to be flushed, oldest first
+	recent   []*memory // flushed, kept for readers at the tip, oldest first
+	segment  segmentClock
+	unflush  int64 // record bytes in active and frozen
+	flushes  broadcast
+	room     broadcast // something that admit refused may be admitted now
+	waiters  []*durableWaiter
+	snapshot *manifest.Snapshot
+
+	builder   *wal.Builder // nil or the object under construction
+	nextID    uint64       // its id
+	lastCut   time.Duration
+	cutTimer  bool // armed
+	cuts      []cut
+	spare     [][]byte // buffers of objects that landed, for the next ones
+	submitted []cut    // at the uploader, not yet durable, in id order
+
+	stats counters
+}
+
+// cut is a finished WAL object.
+type cut struct {
+	id   uint64
+	end  uint64 // sequence after its last record
+	body []byte
+}
+
+// counters are guarded by DB.mu.
+type counters struct {
+	appendedRecords, appendedBytes uint64
+	walObjects, walBytes           uint64
+	flushes, flushedBytes          uint64
+	flushFailures, seals           uint64
+	commits                        uint64
+	overloaded                     uint64
+}
+
+// storeClock estimates the store's time from its last answer.
+type storeClock struct {
+	time time.Time     // what the store said
+	at   time.Duration // Elapsed() when it did
+}
+
+// set takes a later reading.
+func (c *storeClock) set(t time.Time, at time.Duration) {
+	if !t.IsZero() {
+		c.time, c.at = t, at
+	}
+}
+
+func (c *storeClock) now(elapsed time.Duration) time.Time { return c.time.Add(elapsed - c.at) }
+
+// broadcast wakes everybody who waits, each time. Guarded by DB.mu.
+type broadcast struct{ ch chan struct{} }
+
+// wait returns a channel that the next signal closes.
+func (b *broadcast) wait() <-chan struct{} {
+	if b.ch == nil {
+		b.ch = make(chan struct{})
+	}
+	return b.ch
+}
+
+func (b *broadcast) signal() {
+	if b.ch != nil {
+		close(b.ch)
+		b.ch = nil
+	}
+}
+
+// fail stops the DB for good. The first reason counts. What is pending ends
+// with an unknown outcome.
+func (db *DB) fail(err error) {
+	db.mu.Lock()
+	if db.failed != nil {
+		db.mu.Unlock()
+		return
+	}
+	db.failed = err
+	waiters := db.waiters
+	db.waiters = nil
+	db.room.signal()
+	db.flushes.signal()
+	close(db.failedCh)
+	db.mu.Unlock()
+	db.end()
+	for _, w := range waiters {
+		w.done <- err
+	}
+	db.followers.wakeAll()
+	db.opts.Logger.Error("the log stopped", "error", err)
+}
+
+// failWith turns the errors of the packages below into the engine's and stops
+// the DB with it.
+func (db *DB) failWith(err error) {
+	if db.life.Err() != nil && !errors.Is(err, manifest.ErrFenced) && !errors.Is(err, wal.ErrFenced) {
+		return // closing, or failed already: a consequence
+	}
+	db.fail(translate(err))
+}
+
+// translate makes fencing look the same wherever it was noticed.
+func translate(err error) error {
+	if errors.Is(err, manifest.ErrFenced) || errors.Is(err, wal.ErrFenced) {
+		return fmt.Errorf("%w (%w)", ErrFenced, err)
+	}
+	return err
+}
+
+// Failed is closed when the DB stopped for good: it was fenced, or the store
+// holds something that it must not. Err says why. Close it.
+func (db *DB) Failed() <-chan struct{} { return db.failedCh }
+
+// Err returns why the DB stopped for good, or nil.
+func (db *DB) Err() error {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	return db.failed
+}
+
+// readErr returns why nothing can be read any more, or nil.
+func (db *DB) readErr() error {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.failed != nil {
+		return db.failed
+	}
+	if db.closed {
+		return ErrClosed
+	}
+	return nil
+}
+
+// spawn starts background work that Close waits for.
+func (db *DB) spawn(name string, f func()) {
+	db.background.Add(1)
+	db.opts.Env.Go(name, func() {
+		defer db.background.Done()
+		f()
+	})
+}
+
+// publishView installs the view of the current snapshot and memories. Callers
+// hold mu.
+func (db *DB) publishView(snapshotChanged bool) {
+	memories := make([]*memory, 0, len(db.recent)+len(db.frozen)+1)
+	memories = append(memories, db.recent...)
+	memories = append(memories, db.frozen...)
+	memories = append(memories, db.active)
+	if old := db.view.Load(); old != nil && !snapshotChanged {
+		db.publish(old.withMemories(memories))
+		return
+	}
+	db.publish(newView(db.snapshot, memories))
+}
+
+// onCommit adopts a version of the MANIFEST, ours or one that a poll found. The
+// committer calls it in version order. A version of another writer ends this one
+// (I2).
+func (db *DB) onCommit(s *manifest.Snapshot) {
+	if err := db.guard(s.State); err != nil {
+		db.failWith(err)
+		return
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.snapshot = s
+	db.seqLimit = s.State.GetSeqLimit()
+	db.stats.commits++
+	db.publishView(true)
+	db.provedAt(s.Sent)
+	db.room.signal()
+}
+
+// pollInterval is how often the writer looks whether it was passed, and proves
+// its view current.
+const pollInterval = time.Second
+
+// pollTimeout bounds one look.
+const pollTimeout = 30 * time.Second
+
+// pollLoop reads the MANIFEST every second until the DB ends.
+func (db *DB) pollLoop() {
+	for db.opts.Env.Sleep(db.life, pollInterval) == nil {
+		if err := db.poll(db.life); err != nil && db.life.Err() == nil {
+			db.opts.Logger.Warn("the log's head could not be read", "error", err)
+		}
+	}
+}
+
+// poll reads the MANIFEST once.
+func (db *DB) poll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	s, err := db.committer.Refresh(ctx)
+	if errors.Is(err, ErrCorrupt) || errors.Is(err, manifest.ErrMissingManifest) || errors.Is(err, manifest.ErrVersion) {
+		db.failWith(err) // somebody replaced or removed the head: nothing that we write can count
+	}
+	if err != nil {
+		return err
+	}
+	if err := db.guard(s.State); err != nil {
+		return translate(err)
+	}
+	db.provedAt(s.Sent)
+	return nil
+}
+
+// Ready returns nil when the store answered lately and this writer is not
+// fenced, as far as it knows.
+func (db *DB) Ready(ctx context.Context) error {
+	if err := db.readErr(); err != nil {
+		return err
+	}
+	age := db.env.Elapsed() - time.Duration(db.proved.Load())
+	if age <= readyWithin {
+		return nil
+	}
+	if err := db.poll(ctx); err != nil {
+		return fmt.Errorf("the store does not answer: %w", err)
+	}
+	return nil
+}
+
+// readyWithin is how old the last good answer of the store may be for a writer
+// to call itself ready without asking again.
+const readyWithin = 5 * time.Second
+
+var _ LogReader = (*DB)(nil)
+
+// newOwner draws the id of a process that opens the log.
+func newOwner(env *base.Env) (id [16]byte) {
+	env.Random(id[:])
+	return id
+}

@@ -1,0 +1,119 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/annalsdb/annals/internal/base"
+)
+
+// Record is one entry of the log. An appender fills in Key and Value only.
+// Records that reads return must not be changed; they stay valid for ever.
+type Record = base.Record
+
+// Range is a half-open interval of sequences.
+type Range = base.Range
+
+// All is every sequence.
+func All() Range { return base.All() }
+
+// From is every sequence from seq on.
+func From(seq uint64) Range { return Range{Start: seq, End: base.MaxSequence} }
+
+// Between is the sequences from start up to, but not including, end.
+func Between(start, end uint64) Range { return Range{Start: start, End: end} }
+
+// LogReader is what can be read from a log, by the writer or a replica. All
+// methods may be called from any goroutine. After ErrFenced or ErrClosed none
+// of them works again.
+type LogReader interface {
+	// Scan reads the records of one key within a range, in sequence order. No
+	// work is done before the iterator is used.
+	Scan(ctx context.Context, key []byte, r Range, o ScanOptions) *Iterator
+	// Count returns the exact number of readable records of one key within a
+	// range. It reads indexes, and at most two data blocks a run.
+	Count(ctx context.Context, key []byte, r Range) (uint64, error)
+	// Keys lists distinct keys in byte order, one page at a time.
+	Keys(ctx context.Context, o KeysOptions) (KeysPage, error)
+	// Segments lists the segments that overlap o.Range, oldest first, one page
+	// at a time.
+	Segments(ctx context.Context, o SegmentsOptions) (SegmentsPage, error)
+	// Wait returns nil as soon as a record of key with a sequence at or above from
+	// is readable, or when the frontier has reached end: nothing more can come.
+	// It is woken by the commit, not by a timer. It returns ctx's error, ErrClosed
+	// or ErrFenced otherwise.
+	Wait(ctx context.Context, key []byte, r Range) error
+	// Frontier is the first sequence that is not yet readable. It never falls.
+	Frontier() uint64
+	// FirstSequence is the oldest sequence that the log still holds: the start of
+	// its oldest segment.
+	FirstSequence() uint64
+}
+
+// ScanOptions limit a scan. The zero value reads everything in the range.
+type ScanOptions struct {
+	// Limit is the largest number of records; 0: no limit.
+	Limit int
+	// MaxBytes stops the scan before the record with which the values together would
+	// exceed it; the first record is always returned. 0: no limit.
+	MaxBytes int64
+	// Last, when above 0, selects the newest Last records of the range; they still
+	// come oldest first. They are held in memory, so bound them.
+	Last int
+	// Since, when not zero, starts at the first record whose timestamp is at or
+	// after it (milliseconds).
+	Since time.Time
+}
+
+// KeysOptions choose a page of keys. The zero value is the first page of all keys.
+type KeysOptions struct {
+	// Prefix selects the keys that begin with it.
+	Prefix []byte
+	// After selects the keys that sort after it; nil: from the first (the empty
+	// key is a key, so After with a length of 0 skips it).
+	After []byte
+	// Segments [StartSegment, EndSegment) are looked at; EndSegment 0: to the
+	// newest.
+	StartSegment, EndSegment uint32
+	// Limit is the size of the page, at most MaxPage; 0: MaxPage.
+	Limit int
+}
+
+// MaxPage is the largest page of keys or segments.
+const MaxPage = 10_000
+
+// KeysPage is one page of keys. When More, the next page is After the last key.
+type KeysPage struct {
+	Keys [][]byte
+	More bool
+}
+
+// SegmentsOptions choose a page of segments.
+type SegmentsOptions struct {
+	// Range selects the segments whose window overlaps it. The zero value is all.
+	Range Range
+	// After selects segments with ids above it.
+	After uint32
+	// Limit is the size of the page, at most MaxPage; 0: MaxPage.
+	Limit int
+}
+
+// SegmentsPage is one page of segments.
+type SegmentsPage struct {
+	Segments []SegmentInfo
+	More     bool
+}
+
+// SegmentInfo describes one segment. Of the active one Records and Bytes count
+// what is readable or still in memory.
+type SegmentInfo struct {
+	ID       uint32
+	Start    uint64 // first sequence of the window
+	End      uint64 // exclusive end of the window; 0 while active
+	Sealed   bool
+	Started  time.Time // timestamp of its first record; zero while it has none
+	SealedAt time.Time // store time; zero while active
+	Records  uint64
+	Bytes    uint64 // key + value, before compression
+	Runs     int
+}

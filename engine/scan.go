@@ -1,0 +1,315 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/annalsdb/annals/sst"
+)
+
+// A scan is read in chunks, each from a fresh view at the scan's cursor: a long
+// scan pins no old view (I7) and holds at most one chunk.
+const (
+	chunkRecords = 4096
+	chunkBytes   = 1 << 20
+)
+
+// Iterator is a scan under way. It belongs to one goroutine.
+type Iterator struct {
+	c   *core
+	ctx context.Context
+	key []byte
+	o   ScanOptions
+
+	started  bool
+	rng      Range // what is left to read: [cursor, end), end fixed when the scan starts
+	next     uint64
+	returned int   // records yielded
+	bytes    int64 // their values' bytes
+	finished bool
+	quiet    bool // not a user's scan: not counted
+	err      error
+}
+
+// Scan implements LogReader.
+func (c *core) Scan(ctx context.Context, key []byte, r Range, o ScanOptions) *Iterator {
+	return &Iterator{c: c, ctx: ctx, key: slices.Clone(key), o: o, rng: r, next: r.Start}
+}
+
+// All yields the records that are left, in sequence order. The loop may be left
+// early and All called again: it goes on behind the last record it yielded.
+// After the loop, look at Err. The records are the caller's to keep and nobody's
+// to change.
+func (it *Iterator) All() iter.Seq[Record] {
+	return func(yield func(Record) bool) {
+		for !it.finished {
+			chunk, last := it.fill()
+			for i := range chunk {
+				rec := &chunk[i]
+				if it.o.MaxBytes > 0 && it.returned > 0 && it.bytes+int64(len(rec.Value)) > it.o.MaxBytes {
+					it.finished = true
+					return
+				}
+				it.returned++
+				it.bytes += int64(len(rec.Value))
+				it.next = rec.Sequence + 1
+				it.rng.Start = it.next
+				if !it.quiet {
+					it.c.scannedRecords.Add(1)
+					it.c.scannedBytes.Add(uint64(rec.Size()))
+				}
+				it.finished = it.o.Limit > 0 && it.returned == it.o.Limit
+				if !yield(*rec) || it.finished {
+					return
+				}
+			}
+			if last {
+				it.finished = true
+				if it.err == nil {
+					it.next = max(it.next, it.rng.End)
+				}
+			}
+		}
+	}
+}
+
+// Err returns why the scan ended early, or nil.
+func (it *Iterator) Err() error { return it.err }
+
+// Next returns the cursor to resume from: behind the last record, if the scan
+// was stopped by a limit, by an error or by the caller; else the frontier that
+// the scan observed (or the end of its range, if that is lower), which activity
+// on other keys advances.
+func (it *Iterator) Next() uint64 { return it.next }
+
+// fill reads the next chunk and reports whether it is the last one.
+func (it *Iterator) fill() (chunk []Record, last bool) {
+	if err := it.c.stopped(); err != nil {
+		it.err = err
+		return nil, true
+	}
+	if !it.started {
+		it.started = true
+		it.rng.End = min(it.rng.End, it.c.frontier.Load())
+		if err := it.o.validate(); err != nil {
+			it.err = err
+			return nil, true
+		}
+		if it.o.Last > 0 && !it.rng.Empty() {
+			return it.fillLast()
+		}
+	}
+	if it.rng.Empty() {
+		return nil, true
+	}
+	want := wanted{records: chunkRecords, bytes: chunkBytes}
+	if it.o.Limit > 0 {
+		want.records = min(want.records, it.o.Limit-it.returned)
+	}
+	if it.o.MaxBytes > 0 {
+		want.bytes = min(want.bytes, max(1, it.o.MaxBytes-it.bytes))
+	}
+	var drained bool
+	err := it.c.withView(it.ctx, func(v *view) (err error) {
+		chunk, drained, err = it.c.scanForward(it.ctx, v, it.key, it.rng, it.since(), want, chunk[:0])
+		return err
+	})
+	if err != nil {
+		it.err = fmt.Errorf("scan: %w", err)
+		return nil, true
+	}
+	return chunk, drained
+}
+
+// fillLast reads the newest records of the range, oldest first.
+func (it *Iterator) fillLast() (chunk []Record, last bool) {
+	want := wanted{records: it.o.Last, bytes: it.o.MaxBytes}
+	if it.o.Limit > 0 {
+		want.records = min(want.records, it.o.Limit)
+	}
+	if want.bytes <= 0 {
+		want.bytes = 1<<63 - 1
+	}
+	err := it.c.withView(it.ctx, func(v *view) (err error) {
+		chunk, err = it.c.scanBackward(it.ctx, v, it.key, it.rng, it.since(), want, chunk[:0])
+		return err
+	})
+	if err != nil {
+		it.err = fmt.Errorf("scan: %w", err)
+		return nil, true
+	}
+	slices.Reverse(chunk)
+	return chunk, true
+}
+
+func (it *Iterator) since() int64 {
+	if it.o.Since.IsZero() {
+		return minTimestamp
+	}
+	ms := it.o.Since.UnixMilli()
+	if it.o.Since.UnixNano()%1e6 != 0 {
+		ms++ // within a millisecond: its start is before Since
+	}
+	return ms
+}
+
+// minTimestamp is below every record's timestamp.
+const minTimestamp = -1 << 63
+
+func (o *ScanOptions) validate() error {
+	if o.Limit < 0 || o.Last < 0 || o.MaxBytes < 0 {
+		return fmt.Errorf("%w: scan with a negative Limit, Last or MaxBytes", ErrInvalid)
+	}
+	return nil
+}
+
+// wanted is how much a chunk should hold: at most records, and no more once its
+// values reach bytes.
+type wanted struct {
+	records int
+	bytes   int64
+}
+
+func (w wanted) met(recs []Record, bytes int64) bool {
+	return len(recs) >= w.records || (len(recs) > 0 && bytes >= w.bytes)
+}
+
+// scanForward appends records of the key within rng, in order, until the range
+// is drained, which it reports, or the chunk is full.
+//
+// Runs are in sequence order and disjoint (I5), so that reading a key never
+// merges: it concatenates.
+func (c *core) scanForward(ctx context.Context, v *view, key []byte, rng Range, since int64, want wanted, dst []Record) ([]Record, bool, error) {
+	var bytes int64
+	onDisk := v.onDisk(rng)
+	for _, run := range v.runsIn(onDisk) {
+		for j := range run.tables {
+			t := &run.tables[j]
+			if !t.overlaps(onDisk) || t.lastTime < since {
+				continue
+			}
+			var err error
+			n := len(dst)
+			dst, bytes, err = c.scanTable(ctx, t, key, onDisk, since, want, dst, bytes)
+			if err != nil {
+				return dst, false, tableError(t, err)
+			}
+			if len(dst) > n && t.firstTime < since {
+				since = minTimestamp // later records are all at or after it
+			}
+			if want.met(dst, bytes) {
+				return dst, false, nil
+			}
+		}
+	}
+	for i := v.memoriesFrom(rng.Start); i < len(v.memories); i++ {
+		r := v.memoryRange(i, rng)
+		if r.Empty() {
+			continue
+		}
+		table := v.memories[i].table
+		if since != minTimestamp {
+			seq, ok := table.SeekTimestamp(key, r, since)
+			if !ok {
+				continue
+			}
+			r.Start, since = seq, minTimestamp
+		}
+		n := len(dst)
+		dst = table.Scan(dst, key, r, want.records-n, want.bytes-bytes)
+		for k := n; k < len(dst); k++ {
+			bytes += int64(len(dst[k].Value))
+		}
+		if want.met(dst, bytes) {
+			return dst, false, nil
+		}
+	}
+	return dst, true, nil
+}
+
+// scanTable appends the key's records of one table.
+func (c *core) scanTable(ctx context.Context, t *viewTable, key []byte, rng Range, since int64, want wanted, dst []Record, bytes int64) ([]Record, int64, error) {
+	reader, err := c.tableFor(ctx, t, key) // Scan looks at the filter
+	if err != nil || reader == nil {
+		return dst, bytes, err
+	}
+	if since > t.firstTime {
+		seq, ok, err := reader.SeekTimestamp(ctx, key, rng, since)
+		if err != nil || !ok {
+			return dst, bytes, err
+		}
+		rng.Start = seq
+	}
+	it := reader.Scan(key, rng, sst.Hint{Records: want.records - len(dst), Bytes: want.bytes - bytes})
+	for {
+		rec, ok, err := it.Next(ctx)
+		if err != nil || !ok {
+			return dst, bytes, err
+		}
+		dst = append(dst, rec)
+		bytes += int64(len(rec.Value))
+		if want.met(dst, bytes) {
+			return dst, bytes, nil
+		}
+	}
+}
+
+// scanBackward appends the newest records of the key within rng, newest first.
+// It stops before the record with which the values would exceed want.bytes, but
+// appends at least one.
+func (c *core) scanBackward(ctx context.Context, v *view, key []byte, rng Range, since int64, want wanted, dst []Record) ([]Record, error) {
+	var bytes int64
+	// add reports whether the scan goes on behind rec.
+	add := func(rec Record) bool {
+		if rec.Timestamp < since || (len(dst) > 0 && bytes+int64(len(rec.Value)) > want.bytes) {
+			return false
+		}
+		dst = append(dst, rec)
+		bytes += int64(len(rec.Value))
+		return len(dst) < want.records && bytes < want.bytes
+	}
+	for i := len(v.memories) - 1; i >= 0; i-- {
+		r := v.memoryRange(i, rng)
+		if r.Empty() {
+			continue
+		}
+		for _, rec := range v.memories[i].table.ScanBackward(nil, key, r, want.records-len(dst), want.bytes) {
+			if !add(rec) {
+				return dst, nil
+			}
+		}
+	}
+	onDisk := v.onDisk(rng)
+	for _, run := range slices.Backward(v.runsIn(onDisk)) {
+		for j := len(run.tables) - 1; j >= 0; j-- {
+			t := &run.tables[j]
+			if !t.overlaps(onDisk) || t.lastTime < since {
+				continue // a table of a run says nothing about the others: they hold other keys
+			}
+			goOn, err := c.scanTableBackward(ctx, t, key, onDisk, want.records-len(dst), add)
+			if err != nil || !goOn {
+				return dst, tableError(t, err)
+			}
+		}
+	}
+	return dst, nil
+}
+
+func (c *core) scanTableBackward(ctx context.Context, t *viewTable, key []byte, rng Range, records int, add func(Record) bool) (goOn bool, err error) {
+	reader, err := c.tableFor(ctx, t, key) // ScanBackward looks at the filter
+	if err != nil || reader == nil {
+		return true, err
+	}
+	it := reader.ScanBackward(key, rng, sst.Hint{Records: records})
+	for {
+		rec, ok, err := it.Next(ctx)
+		if err != nil || !ok {
+			return true, err
+		}
+		if !add(rec) {
+			return false, nil
+		}
+	}
+}

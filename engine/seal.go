@@ -1,0 +1,72 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/annalsdb/annals/manifest"
+)
+
+// segmentClock knows how old and how large the active segment is. Age is
+// elapsed time since its first record, not a matter of record timestamps.
+// Guarded by DB.mu.
+type segmentClock struct {
+	started bool
+	since   time.Duration // Elapsed() when its first record came
+	bytes   int64
+	timer   bool // a clock check is armed
+}
+
+// newSegmentClock continues the clock of a segment from an earlier process: the
+// store's time is the best witness of the time between.
+func newSegmentClock(s *manifest.Segment, elapsed time.Duration, clock storeClock) segmentClock {
+	var c segmentClock
+	for _, r := range s.GetRuns() {
+		for _, t := range r.GetTables() {
+			c.started = true
+			c.bytes += int64(t.GetBytes())
+		}
+	}
+	if c.started {
+		age := clock.now(elapsed).Sub(time.UnixMilli(s.GetStartTimeMs()))
+		c.since = elapsed - max(0, age)
+	}
+	return c
+}
+
+func (c *segmentClock) add(elapsed time.Duration, bytes int64) {
+	if !c.started {
+		c.started, c.since = true, elapsed
+	}
+	c.bytes += bytes
+}
+
+// sealIfDue ends the active segment if it is large or old enough. An empty one
+// never is. Callers hold mu.
+func (db *DB) sealIfDue() {
+	c := &db.segment
+	if !c.started {
+		return
+	}
+	old := db.env.Elapsed()-c.since >= db.opts.SegmentInterval && c.bytes >= db.opts.SegmentMinBytes
+	if old || c.bytes >= db.opts.SegmentBytes {
+		db.rotate(true)
+	}
+}
+
+// armSealTimer makes sealIfDue run when the active segment reaches its age and
+// no append comes to notice. Callers hold mu.
+func (db *DB) armSealTimer() {
+	c := &db.segment
+	if !c.started || c.timer {
+		return
+	}
+	c.timer = true
+	segment := db.active.segment
+	db.env.AfterFunc(max(0, c.since+db.opts.SegmentInterval-db.env.Elapsed()), func() {
+		db.mu.Lock()
+		defer db.mu.Unlock()
+		if db.failed == nil && !db.closing && db.active.segment == segment {
+			db.sealIfDue()
+		}
+	})
+}

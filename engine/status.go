@@ -1,0 +1,101 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/annalsdb/annals/manifest"
+)
+
+// Status is what operators want to know of a DB at one moment.
+type Status struct {
+	Store     string // the store's URL, without secrets
+	LogID     [16]byte
+	Epoch     uint64
+	Recovered uint64 // records that Open took from the WAL
+
+	Next       uint64 // the next sequence to be assigned
+	Durable    uint64 // every sequence below is durable
+	Frontier   uint64 // every sequence below is readable
+	FlushedEnd uint64 // every sequence below is in a run
+	First      uint64 // the oldest sequence that the log holds
+
+	ManifestVersion uint64
+	Segments        int
+	Runs            int
+	Tables          int
+	StoredBytes     uint64 // of all tables
+
+	UnflushedBytes int64         // record bytes that are not in runs
+	MemtableBytes  int64         // heap of the memtables: active, being flushed, kept
+	WALPending     int           // WAL objects that are not yet durable
+	Followers      int64         // reads that wait for a record
+	HeadAge        time.Duration // since the request that last proved the view current
+
+	Counters
+}
+
+// Counters count since Open.
+type Counters struct {
+	AppendedRecords, AppendedBytes uint64
+	Overloaded                     uint64 // appends refused because the write path was full
+	ScannedRecords, ScannedBytes   uint64
+	WALObjects, WALBytes           uint64
+	WALRetries, WALHedges          uint64
+	Flushes, FlushedBytes          uint64 // runs written, bytes of their tables
+	FlushFailures                  uint64 // failed store calls of flushes, all retried
+	Seals                          uint64
+	Commits                        uint64 // MANIFEST versions adopted
+	CacheHits, CacheMisses         uint64
+	TableReads, TableReadBytes     uint64 // range requests for tables
+}
+
+// Status returns a consistent picture; it costs no I/O.
+func (db *DB) Status() Status {
+	v := db.view.Load()
+	s := Status{
+		Store:           db.store.String(),
+		LogID:           db.ident.LogID,
+		Epoch:           db.epoch,
+		Recovered:       db.recovered,
+		Frontier:        db.frontier.Load(),
+		FlushedEnd:      v.snap.State.GetFlushedEnd(),
+		First:           v.first,
+		ManifestVersion: v.snap.State.GetVersion(),
+		Segments:        len(v.segments),
+		Runs:            len(v.runs),
+		Followers:       db.followers.waiting.Load(),
+		HeadAge:         db.env.Elapsed() - time.Duration(db.proved.Load()),
+	}
+	for i := range v.runs {
+		s.Tables += len(v.runs[i].tables)
+		for j := range v.runs[i].tables {
+			s.StoredBytes += uint64(v.runs[i].tables[j].size)
+		}
+	}
+	for _, m := range v.memories {
+		s.MemtableBytes += m.table.Bytes()
+	}
+	wal := db.uploader.Stats()
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	s.Next, s.Durable = db.next, db.durable
+	s.UnflushedBytes = db.unflush
+	s.WALPending = len(db.submitted) + len(db.cuts)
+	c := db.stats
+	s.Counters = Counters{
+		AppendedRecords: c.appendedRecords, AppendedBytes: c.appendedBytes,
+		Overloaded:     c.overloaded,
+		ScannedRecords: db.scannedRecords.Load(), ScannedBytes: db.scannedBytes.Load(),
+		WALObjects: c.walObjects, WALBytes: c.walBytes,
+		WALRetries: wal.Retries, WALHedges: wal.Hedges,
+		Flushes: c.flushes, FlushedBytes: c.flushedBytes, FlushFailures: c.flushFailures,
+		Seals: c.seals, Commits: c.commits,
+		CacheHits: db.tables.cache.hits.Load(), CacheMisses: db.tables.cache.misses.Load(),
+		TableReads: db.tables.gets.Load(), TableReadBytes: db.tables.bytes.Load(),
+	}
+	return s
+}
+
+// Head returns the state of the MANIFEST that reads use now. It must not be
+// changed.
+func (db *DB) Head() *manifest.State { return db.view.Load().snap.State }

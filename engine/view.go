@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"bytes"
+	"sort"
+	"time"
+
+	"github.com/annalsdb/annals/internal/base"
+	"github.com/annalsdb/annals/manifest"
+	"github.com/annalsdb/annals/memtable"
+)
+
+// memory is a memtable and the interval of sequences and WAL objects that it
+// covers. From and to bound WAL objects, start and end sequences.
+//
+// The table has its own lock. The other fields are guarded by DB.mu until the
+// table is frozen, and constant afterwards.
+type memory struct {
+	table   *memtable.Table
+	segment uint32
+	start   uint64       // every earlier sequence is in an older memory or a run
+	end     uint64       // set when frozen
+	from    manifest.Pos // WAL position at which its records begin
+	to      manifest.Pos // set when frozen: WAL position after its last record
+	seal    bool         // set when frozen: the segment ends with it
+	bytes   int64        // record bytes
+}
+
+// view is one consistent state of the log: the runs of a manifest version and
+// the memories that continue them. It is immutable (the active memory's table
+// grows, but only above any frontier that was read before the view).
+//
+// Invariants: runs are in sequence order and disjoint (I5); memories are in
+// sequence order, adjacent, and together cover [memStart, infinity); every
+// sequence below memStart that is readable is in a run of the view.
+type view struct {
+	snap     *manifest.Snapshot
+	runs     []viewRun
+	segments []*manifest.Segment
+	memories []*memory
+	memStart uint64
+	first    uint64 // the oldest sequence that the log still holds
+}
+
+// viewRun is a run with what a read needs to decide whether to open its tables.
+type viewRun struct {
+	segment    uint32
+	start, end uint64
+	tables     []viewTable
+}
+
+// viewTable is a table as the manifest lists it.
+type viewTable struct {
+	id          base.ObjectID
+	size        int64
+	metaOffset  int64
+	lower       []byte
+	upper       []byte
+	bounded     bool // upper is a bound
+	first, last uint64
+	firstTime   int64
+	lastTime    int64
+}
+
+// newView derives a view. The memories are those that cover what the snapshot
+// does not, and any older ones that are adjacent to them.
+func newView(snap *manifest.Snapshot, memories []*memory) *view {
+	v := &view{snap: snap, segments: snap.State.GetSegments(), memories: memories}
+	for _, s := range v.segments {
+		for _, r := range s.GetRuns() {
+			v.runs = append(v.runs, newViewRun(s.GetId(), r))
+		}
+	}
+	v.first = firstSequence(snap.State)
+	v.memStart = memories[0].start
+	return v
+}
+
+// withMemories returns a view of the same manifest version with other memories.
+func (v *view) withMemories(memories []*memory) *view {
+	w := *v
+	w.memories = memories
+	w.memStart = memories[0].start
+	return &w
+}
+
+func newViewRun(segment uint32, r *manifest.Run) viewRun {
+	run := viewRun{segment: segment, start: r.GetStart(), end: r.GetEnd()}
+	for _, t := range r.GetTables() {
+		run.tables = append(run.tables, viewTable{
+			id:         t.GetRef().ID(),
+			size:       int64(t.GetSize()),
+			metaOffset: int64(t.GetMetaOffset()),
+			lower:      t.GetLowerKey(),
+			upper:      t.UpperKey,
+			bounded:    t.UpperKey != nil,
+			first:      t.GetFirstSequence(),
+			last:       t.GetLastSequence(),
+			firstTime:  t.GetFirstTimestampMs(),
+			lastTime:   t.GetLastTimestampMs(),
+		})
+	}
+	return run
+}
+
+// firstSequence returns the start of the oldest segment.
+func firstSequence(s *manifest.State) uint64 {
+	if groups := s.GetGroups(); len(groups) > 0 {
+		return groups[0].GetFirstSequence()
+	}
+	return s.GetSegments()[0].GetFirstSequence()
+}
+
+// covers reports whether the key can be in the table by its bounds.
+func (t *viewTable) covers(key []byte) bool {
+	return bytes.Compare(t.lower, key) <= 0 && (!t.bounded || bytes.Compare(key, t.upper) <= 0)
+}
+
+// overlaps reports whether the table can hold a sequence of r.
+func (t *viewTable) overlaps(r Range) bool { return t.first < r.End && r.Start <= t.last }
+
+// onDisk returns the part of r that runs serve; memories serve the rest.
+func (v *view) onDisk(r Range) Range { return Between(r.Start, min(r.End, v.memStart)) }
+
+// runsIn returns the runs that cover a sequence of r.
+func (v *view) runsIn(r Range) []viewRun {
+	if r.Empty() {
+		return nil
+	}
+	from := sort.Search(len(v.runs), func(i int) bool { return v.runs[i].end > r.Start })
+	to := sort.Search(len(v.runs), func(i int) bool { return v.runs[i].start >= r.End })
+	return v.runs[from:to]
+}
+
+// memoriesFrom returns the index of the first memory that can hold a sequence
+// at or above seq.
+func (v *view) memoriesFrom(seq uint64) int {
+	i := sort.Search(len(v.memories), func(i int) bool { return v.memories[i].start > seq })
+	return max(0, i-1)
+}
+
+// memoryRange returns the sequences that memory i serves, cut to r.
+func (v *view) memoryRange(i int, r Range) Range {
+	end := uint64(base.MaxSequence)
+	if i+1 < len(v.memories) {
+		end = v.memories[i+1].start
+	}
+	return Range{Start: v.memories[i].start, End: end}.Intersect(r)
+}
+
+// millis converts a record timestamp.
+func millis(ms int64) time.Time { return time.UnixMilli(ms).UTC() }

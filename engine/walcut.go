@@ -1,0 +1,183 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/annalsdb/annals/internal/base"
+	"github.com/annalsdb/annals/wal"
+)
+
+// maxSpareBuffers bounds the buffers kept for the next objects.
+const maxSpareBuffers = 4
+
+// newObject begins the next WAL object. Callers hold mu.
+func (db *DB) newObject(first uint64) *wal.Builder {
+	var buf []byte
+	if n := len(db.spare); n > 0 {
+		buf = db.spare[n-1][:0]
+		db.spare = db.spare[:n-1]
+	}
+	return wal.NewBuilder(wal.Header{
+		Identity: db.ident,
+		Writer:   db.owner,
+		Epoch:    db.epoch,
+		ID:       db.nextID,
+		Segment:  db.active.segment,
+		First:    first,
+		End:      first,
+		PrevEnd:  first,
+	}, buf)
+}
+
+// cutIfDue cuts the object under construction when it is full or FlushInterval
+// has passed since the previous cut, so that an append after a quiet moment
+// goes out at once and a steady stream costs a bounded number of requests.
+// Callers hold mu.
+func (db *DB) cutIfDue() {
+	db.submitCuts()
+	if db.builder == nil || len(db.cuts) > 0 {
+		return
+	}
+	if int64(db.builder.Size()) < db.opts.WALObjectBytes {
+		if wait := db.lastCut + db.opts.FlushInterval - db.env.Elapsed(); wait > 0 {
+			db.armCutTimer(wait)
+			return
+		}
+	}
+	if db.uploader.CanSubmit() {
+		db.cut()
+	} // else the upload that makes room calls again
+}
+
+// armCutTimer makes cutIfDue run after d. Callers hold mu.
+func (db *DB) armCutTimer(d time.Duration) {
+	if db.cutTimer {
+		return
+	}
+	db.cutTimer = true
+	db.env.AfterFunc(d, func() {
+		db.mu.Lock()
+		defer db.mu.Unlock()
+		db.cutTimer = false
+		if db.failed == nil && !db.closed {
+			db.cutIfDue()
+		}
+	})
+}
+
+// cut ends the object under construction and hands it to the uploader. Its id is
+// bound to its bytes from here on. Callers hold mu; builder is not nil.
+func (db *DB) cut() {
+	body := db.builder.Finish()
+	db.cuts = append(db.cuts, cut{id: db.nextID, end: db.builder.End(), body: body})
+	db.builder = nil
+	db.nextID++
+	db.lastCut = db.env.Elapsed()
+	db.stats.walObjects++
+	db.stats.walBytes += uint64(len(body))
+	db.submitCuts()
+}
+
+// submitCuts hands finished objects to the uploader while its window has room.
+// Callers hold mu.
+func (db *DB) submitCuts() {
+	n := 0
+	for n < len(db.cuts) && db.uploader.CanSubmit() {
+		db.uploader.Submit(db.cuts[n].id, db.cuts[n].body)
+		db.submitted = append(db.submitted, db.cuts[n])
+		n++
+	}
+	if n > 0 {
+		db.cuts = append(db.cuts[:0], db.cuts[n:]...)
+		db.room.signal()
+	}
+}
+
+// onDurable is told by the uploader, in id order, that an object and all before
+// it are in the store. Order matters: first the durable sequence and with it
+// what is readable, then those who wait for it (F12).
+func (db *DB) onDurable(d wal.Durable) {
+	db.mu.Lock()
+	if db.failed != nil || db.closed {
+		db.mu.Unlock()
+		return
+	}
+	done := db.submitted[0]
+	if done.id != d.ID {
+		panic(fmt.Sprintf("engine: WAL object %d became durable before %d", d.ID, done.id)) // I1
+	}
+	db.submitted[0] = cut{}
+	db.submitted = db.submitted[1:]
+	db.durable = done.end
+	db.storeClock.set(d.StoreTime, db.env.Elapsed())
+	visible := db.opts.ReadVisibility == Durable
+	if visible {
+		db.frontier.Store(db.durable)
+	}
+	n := 0
+	for n < len(db.waiters) && db.waiters[n].end <= db.durable {
+		n++
+	}
+	ready := db.waiters[:n:n]
+	db.waiters = db.waiters[n:]
+	db.cutIfDue()
+	db.room.signal()
+	db.mu.Unlock()
+
+	for _, w := range ready {
+		w.done <- nil
+	}
+	if visible && !db.followers.none() {
+		db.wakeFollowersOf(done)
+	}
+	db.keepBuffer(d.Buffer)
+}
+
+// keepBuffer takes a buffer that no request can still read. nil is none.
+func (db *DB) keepBuffer(buf []byte) {
+	if buf == nil || int64(cap(buf)) > 2*db.opts.WALObjectBytes {
+		return
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if len(db.spare) < maxSpareBuffers {
+		db.spare = append(db.spare, buf)
+	}
+}
+
+// onSpace is told by the uploader that an object landed out of order: the next
+// one may start.
+func (db *DB) onSpace() {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if db.failed == nil && !db.closed {
+		db.cutIfDue()
+		db.room.signal()
+	}
+}
+
+// wakeFollowersOf wakes those who wait for a key of the object's records.
+func (db *DB) wakeFollowersOf(c cut) {
+	name := base.WALName(db.ident.Tree, db.epoch, c.id)
+	object, err := wal.Decode(name, db.ident, db.epoch, c.id, c.body)
+	if err != nil {
+		panic("engine: own WAL object: " + err.Error()) // its bytes were changed after they were sent
+	}
+	var recs []Record
+	for e := range object.Entries() {
+		if e.Type == wal.EntryBatch {
+			recs = e.Batch.AppendRecords(recs)
+		}
+	}
+	db.wakeFollowers(recs)
+}
+
+// wakeFollowers wakes those who wait for one of the records, or for the frontier.
+func (db *DB) wakeFollowers(recs []Record) {
+	if db.followers.none() {
+		return
+	}
+	db.followers.wakeRecords(recs)
+	db.followers.wakeEnded(db.frontier.Load())
+}
