@@ -69,13 +69,12 @@ const (
 // open returns a reader of the table. Its root block is in the cache unless the
 // table is new to it.
 func (ts *tables) open(ctx context.Context, t *viewTable) (*sst.Reader, error) {
-	name := t.id.Name()
 	return sst.Open(ctx, sst.ReaderOptions{
-		Name:       name,
+		Name:       t.name,
 		ID:         t.id.ULID,
 		Size:       t.size,
 		MetaOffset: t.metaOffset,
-		Source:     &tableSource{tables: ts, name: name},
+		Source:     &tableSource{tables: ts, name: t.name},
 		Cache:      ts.cache,
 	})
 }

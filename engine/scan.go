@@ -14,6 +14,7 @@ import (
 const (
 	chunkRecords = 4096
 	chunkBytes   = 1 << 20
+	firstChunk   = 16 // records for which a chunk has memory before it grows
 )
 
 // Iterator is a scan under way. It belongs to one goroutine.
@@ -112,6 +113,7 @@ func (it *Iterator) fill() (chunk []Record, last bool) {
 		want.bytes = min(want.bytes, max(1, it.o.MaxBytes-it.bytes))
 	}
 	var drained bool
+	chunk = make([]Record, 0, min(want.records, firstChunk))
 	err := it.c.withView(it.ctx, func(v *view) (err error) {
 		chunk, drained, err = it.c.scanForward(it.ctx, v, it.key, it.rng, it.since(), want, chunk[:0])
 		return err

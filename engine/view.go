@@ -52,6 +52,7 @@ type viewRun struct {
 // viewTable is a table as the manifest lists it.
 type viewTable struct {
 	id          base.ObjectID
+	name        string
 	size        int64
 	metaOffset  int64
 	lower       []byte
@@ -89,6 +90,7 @@ func newViewRun(segment uint32, r *manifest.Run) viewRun {
 	for _, t := range r.GetTables() {
 		run.tables = append(run.tables, viewTable{
 			id:         t.GetRef().ID(),
+			name:       t.GetRef().ID().Name(),
 			size:       int64(t.GetSize()),
 			metaOffset: int64(t.GetMetaOffset()),
 			lower:      t.GetLowerKey(),
