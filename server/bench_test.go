@@ -1,0 +1,104 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/annalsdb/annals/client"
+	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/objstore/mem"
+	"github.com/annalsdb/annals/wire"
+)
+
+func newBenchClient(b *testing.B, r *running) *client.Client {
+	c, err := client.New(r.url, client.Options{})
+	require.NoError(b, err)
+	b.Cleanup(c.Close)
+	return c
+}
+
+// benchValue is 1 KiB that compresses about 2:1.
+func benchValue() []byte {
+	v := make([]byte, 1024)
+	for i := range v[:512] {
+		v[i] = byte(rand.Uint32())
+	}
+	return v
+}
+
+// BenchmarkAppendHTTP is 64 clients that each append batches of 100 records,
+// durable, over HTTP/1.1 and protobuf. The clients share the processor with the
+// server.
+func BenchmarkAppendHTTP(b *testing.B) {
+	db := openDB(b, mem.New(mem.Options{}), engine.Options{})
+	r := start(b, Options{DB: db})
+	c := newBenchClient(b, r)
+	b.SetBytes(100 * 1024)
+	b.ReportAllocs()
+	b.SetParallelism(32)
+	var ids atomic.Int64
+	b.RunParallel(func(pb *testing.PB) {
+		recs := make([]client.Record, 100)
+		for i := range recs {
+			recs[i] = client.Record{Key: fmt.Appendf(nil, "stream/%d", ids.Add(1)), Value: benchValue()}
+		}
+		for pb.Next() {
+			if _, err := c.Append(b.Context(), recs, client.AppendOptions{}); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+}
+
+// BenchmarkScanHTTP reads 10 records of 100 bytes from memory.
+func BenchmarkScanHTTP(b *testing.B) {
+	r := start(b, Options{})
+	for range 10 {
+		r.mustAppend("k", string(bytes.Repeat([]byte("v"), 100)))
+	}
+	c := newBenchClient(b, r)
+	b.ReportAllocs()
+	for b.Loop() {
+		page, err := c.Scan(b.Context(), []byte("k"), client.ScanOptions{})
+		if err != nil || len(page.Values) != 10 {
+			b.Fatal(len(page.Values), err)
+		}
+	}
+}
+
+// BenchmarkAppendHandler is the server's own part of an append of 100 records of
+// 1 KiB: no connection, and a log that does nothing.
+func BenchmarkAppendHandler(b *testing.B) {
+	db := &testDB{DB: openDB(b, mem.New(mem.Options{}), engine.Options{})}
+	db.append = func(context.Context, []engine.Record, engine.AppendOptions) (engine.AppendResult, error) {
+		return engine.AppendResult{}, nil
+	}
+	s, err := New(Options{DB: db})
+	require.NoError(b, err)
+	m := &wire.AppendRequest{}
+	for range 100 {
+		m.Records = append(m.Records, &wire.Record{Key: []byte("some/key"), Value: benchValue()})
+	}
+	body, err := proto.Marshal(m)
+	require.NoError(b, err)
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	for b.Loop() {
+		req := httptest.NewRequest(http.MethodPost, appendPath, bytes.NewReader(body))
+		req.Header.Set("Content-Type", protoType)
+		w := httptest.NewRecorder()
+		if s.ServeHTTP(w, req); w.Code != http.StatusOK {
+			b.Fatal(w.Code)
+		}
+	}
+}

@@ -1,0 +1,77 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/annalsdb/annals/engine"
+)
+
+// statusClientGone is the status that metrics and logs show of a request whose
+// client went away. Nobody receives it.
+const statusClientGone = 499
+
+// retryAfter is what an overloaded server asks clients to wait.
+const retryAfter = time.Second
+
+// apiError is an answer that is not a success.
+type apiError struct {
+	status     int
+	message    string
+	outcome    string        // of an append
+	retryAfter time.Duration // 0: not said
+	closes     bool          // the rest of the body was not read
+}
+
+// Error implements error.
+func (e *apiError) Error() string { return e.message }
+
+// invalid is a 400 for input that is wrong.
+func invalid(format string, args ...any) error {
+	return &apiError{status: http.StatusBadRequest, message: "Invalid input: " + fmt.Sprintf(format, args...)}
+}
+
+// stopped answers for a log that stopped for good, whatever the reason, before
+// the request was looked at.
+func stopped(err error, method string) error {
+	e := &apiError{status: http.StatusServiceUnavailable, message: "the log has stopped: " + err.Error()}
+	if method == http.MethodPost {
+		e.outcome = engine.NotAppended.String()
+	}
+	return e
+}
+
+// answerOf decides how an error is answered.
+func answerOf(err error) *apiError {
+	var known *apiError
+	if errors.As(err, &known) {
+		return known
+	}
+	e := &apiError{message: err.Error()}
+	switch {
+	case errors.Is(err, engine.ErrOverloaded): // before context errors: it may wrap one
+		e.status, e.retryAfter = http.StatusTooManyRequests, retryAfter
+	case errors.Is(err, engine.ErrFenced), errors.Is(err, engine.ErrClosed):
+		e.status = http.StatusServiceUnavailable
+	case errors.Is(err, engine.ErrStale):
+		e.status, e.retryAfter = http.StatusServiceUnavailable, retryAfter
+	case errors.Is(err, engine.ErrTooLarge):
+		e.status = http.StatusRequestEntityTooLarge
+	case errors.Is(err, engine.ErrInvalid):
+		e.status, e.message = http.StatusBadRequest, "Invalid input: "+e.message
+	case errors.Is(err, context.DeadlineExceeded):
+		e.status = http.StatusGatewayTimeout
+	case errors.Is(err, context.Canceled):
+		e.status = statusClientGone
+	default: // a damaged object (ErrCorrupt, which names it) or a store that fails
+		e.status, e.message = http.StatusInternalServerError, "Storage error: "+e.message
+	}
+	var failed *engine.AppendError
+	if errors.As(err, &failed) && e.status >= http.StatusInternalServerError {
+		e.outcome = failed.Outcome.String()
+	}
+	return e
+}

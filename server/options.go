@@ -1,0 +1,103 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/annalsdb/annals/engine"
+)
+
+// DB is what the server needs of a log; *engine.DB is one.
+type DB interface {
+	engine.LogReader
+	Append(ctx context.Context, recs []engine.Record, o engine.AppendOptions) (engine.AppendResult, error)
+	// Err returns why the log stopped for good, or nil.
+	Err() error
+	// Ready returns why requests should not be sent here, or nil.
+	Ready(ctx context.Context) error
+	Status() engine.Status
+}
+
+// Defaults of Options.
+const (
+	DefaultAppendTimeout = 30 * time.Second
+	DefaultBodyLimit     = 32 << 20
+	DefaultInFlightBytes = 512 << 20
+)
+
+// Options of New. The zero value of every field but DB takes its default.
+type Options struct {
+	// DB is the log to serve. Required. The server does not close it.
+	DB DB
+
+	// Ack is what an append waits for whose request does not say. Default: what
+	// the DB's own default is.
+	Ack engine.Durability
+	// AppendTimeout bounds the wait of an append, for room and for durability.
+	// Default 30 s.
+	AppendTimeout time.Duration
+	// BodyLimit is the largest request body in bytes. Default 32 MiB.
+	BodyLimit int64
+	// MaxKeyBytes and MaxValueBytes refuse longer records with a message that
+	// names the record. They should be those of the DB. Defaults 4,096 and 16 MiB.
+	MaxKeyBytes, MaxValueBytes int
+	// InFlightBytes bounds the memory of all request bodies and scan responses
+	// together (invariant I9). Beyond it appends are answered with 429 and scans with 503.
+	// Default 512 MiB.
+	InFlightBytes int64
+
+	// Logger gets failures (error), requests that ran out of time (warn) and every
+	// request (debug). Default: discarded.
+	Logger *slog.Logger
+	// Registry receives the server's metrics and is what /metrics shows. Default: one
+	// of its own. Two servers cannot share one.
+	Registry *prometheus.Registry
+}
+
+func (o Options) withDefaults() Options {
+	setDefault(&o.AppendTimeout, DefaultAppendTimeout)
+	setDefault(&o.BodyLimit, DefaultBodyLimit)
+	setDefault(&o.MaxKeyBytes, engine.DefaultMaxKeyBytes)
+	setDefault(&o.MaxValueBytes, engine.DefaultMaxValueBytes)
+	setDefault(&o.InFlightBytes, max(DefaultInFlightBytes, 2*o.BodyLimit))
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Registry == nil {
+		o.Registry = prometheus.NewRegistry()
+	}
+	return o
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate reports every option that is out of its bounds, joined into one
+// error, or nil. Zero fields count as their defaults.
+func (o Options) Validate() error {
+	o = o.withDefaults()
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	check(o.DB != nil, "DB is required")
+	check(o.Ack >= engine.Default && o.Ack <= engine.Memory, "Ack is %d; it must be Default, Durable or Memory", o.Ack)
+	check(o.AppendTimeout > 0, "AppendTimeout is %v; it must be above 0", o.AppendTimeout)
+	check(o.BodyLimit > 0 && o.BodyLimit < math.MaxInt32, "BodyLimit is %d; it must be from 1 to %d", o.BodyLimit, math.MaxInt32-1)
+	check(o.MaxKeyBytes > 0, "MaxKeyBytes is %d; it must be above 0", o.MaxKeyBytes)
+	check(o.MaxValueBytes > 0, "MaxValueBytes is %d; it must be above 0", o.MaxValueBytes)
+	check(o.InFlightBytes >= o.BodyLimit, "InFlightBytes (%d) is below BodyLimit (%d)", o.InFlightBytes, o.BodyLimit)
+	return errors.Join(errs...)
+}
