@@ -27,6 +27,9 @@ const blockOverhead = 128
 func newBlockCache(budget int64) *blockCache {
 	return &blockCache{c: otter.Must(&otter.Options[sst.BlockKey, sst.Block]{
 		MaximumWeight: uint64(budget),
+		// No goroutines of its own: the budget holds when Put returns, and a
+		// simulation decides everything.
+		Executor: func(f func()) { f() },
 		Weigher: func(_ sst.BlockKey, b sst.Block) uint32 {
 			return uint32(min(int64(b.MemoryBytes())+blockOverhead, 1<<32-1))
 		},

@@ -2,9 +2,11 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/manifest"
@@ -32,8 +34,8 @@ type CheckReport struct {
 	WALObjects      int
 	WALRecords      uint64 // records behind position, not yet in runs
 	Next            uint64 // sequence after the last record found
-	// Orphans are objects that nothing refers to: outputs of jobs that never
-	// committed. They cost money, nothing else.
+	// Orphans are tables of a passed epoch that nothing refers to: outputs of jobs
+	// that never committed. They cost money, nothing else.
 	Orphans []string
 	// Damage lists everything that is wrong, each with its object and place. The
 	// walk goes on behind damage where it can.
@@ -49,7 +51,7 @@ const maxCheckDamage = 1000
 // Check walks everything that is reachable in the log and verifies every
 // checksum, order, count, interval and reference: LOG, MANIFEST, each table
 // whole, and the WAL from where replay would start. It only reads, holds one
-// table's blocks at a time, and may run beside a writer.
+// table's blocks and at most 64 MiB more at a time, and may run beside a writer.
 //
 // It returns an error only when it could not look (the store's error, or no log
 // there); what it found wrong is in the report.
@@ -82,6 +84,8 @@ type checker struct {
 	o      CheckOptions
 	report *CheckReport
 	named  map[base.ObjectID]bool // objects that the manifest refers to
+	// lastTime is the highest timestamp of the runs before the one at hand.
+	lastTime int64
 }
 
 func (c *checker) damaged(err error) {
@@ -120,60 +124,106 @@ func (c *checker) walk(snap *manifest.Snapshot) error {
 	if err := c.wal(snap); err != nil {
 		return err
 	}
-	return c.orphans()
+	return c.orphans(s)
 }
 
-// run checks the tables of a run one by one and against each other.
+// run checks the tables of a run one by one and against each other, and the run
+// against the one before it.
 func (c *checker) run(segment *manifest.Segment, run *manifest.Run) error {
-	var last []byte
-	var lastSeq uint64
-	for i, t := range run.GetTables() {
+	rc := &runChecker{c: c, segment: segment, run: run}
+	for _, t := range run.GetTables() {
 		id := t.GetRef().ID()
 		c.named[id] = true
-		p, err := c.table(segment, run, t, id)
-		if err != nil {
+		rc.name = id.Name()
+		if err := rc.table(t, id); err != nil {
 			return err
 		}
-		if p == nil {
-			last = nil
-			continue
-		}
-		if i > 0 && last != nil && bytes.Compare(last, p.FirstKey) > 0 {
-			c.damaged(base.Corruptf(id.Name(), 0, "its first key sorts before the last key of the table before it"))
-		}
-		if last != nil && bytes.Equal(last, p.FirstKey) && lastSeq >= p.FirstSequence && p.Keys == 1 {
-			c.damaged(base.Corruptf(id.Name(), 0, "its key's sequences do not follow those of the table before it"))
-		}
-		last, lastSeq = p.LastKey, p.LastSequence
-		if p.Keys > 1 {
-			lastSeq = 0 // the highest sequence of the table, not of its last key
-		}
+	}
+	rc.order()
+	return nil
+}
+
+// maxOrdered bounds the records of a run whose sequences and timestamps are
+// compared across keys (I9): they take 16 bytes each. The records of a larger run
+// are compared within each key only.
+const maxOrdered = 4 << 20
+
+// runChecker checks one run.
+type runChecker struct {
+	c       *checker
+	segment *manifest.Segment
+	run     *manifest.Run
+	name    string // of the table at hand
+
+	last    base.Record // the record before, in (key, sequence) order, across tables
+	any     bool
+	times   []sequenceTime
+	skipped bool // more than maxOrdered records
+}
+
+type sequenceTime struct {
+	seq  uint64
+	time int64
+}
+
+// record checks one record against those before it.
+func (r *runChecker) record(rec *base.Record) error {
+	if r.any && base.Compare(r.last.Key, r.last.Sequence, rec.Key, rec.Sequence) >= 0 {
+		return base.Corruptf(r.name, 0, "record %d of key %.40q does not sort behind record %d of the table before it", rec.Sequence, rec.Key, r.last.Sequence)
+	}
+	r.last, r.any = *rec, true
+	if len(r.times) == maxOrdered {
+		r.skipped, r.times = true, nil
+	}
+	if !r.skipped {
+		r.times = append(r.times, sequenceTime{rec.Sequence, rec.Timestamp})
 	}
 	return nil
 }
 
-// table reads one table whole and compares it with its line in the manifest. It
-// returns nil properties if the table is damaged.
-func (c *checker) table(segment *manifest.Segment, run *manifest.Run, t *manifest.Table, id base.ObjectID) (*sst.Properties, error) {
-	name := id.Name()
+// order checks that no sequence is used twice (I3) and that timestamps do not
+// fall as sequences rise, within the run and from the run before.
+func (r *runChecker) order() {
+	slices.SortFunc(r.times, func(a, b sequenceTime) int { return cmp.Compare(a.seq, b.seq) })
+	last := r.c.lastTime
+	for i, t := range r.times {
+		if i > 0 && t.seq == r.times[i-1].seq {
+			r.c.damaged(base.Corruptf(r.name, 0, "two records of the run have sequence %d", t.seq))
+			break
+		}
+		if t.time < last {
+			r.c.damaged(base.Corruptf(r.name, 0, "the timestamp of record %d is before that of an earlier one", t.seq))
+			break
+		}
+		last = t.time
+	}
+	for _, t := range r.run.GetTables() {
+		last = max(last, t.GetLastTimestampMs())
+	}
+	r.c.lastTime = last
+}
+
+// table reads one table whole and compares it with its line in the manifest.
+func (r *runChecker) table(t *manifest.Table, id base.ObjectID) error {
+	c, name, run, segment := r.c, r.name, r.run, r.segment
 	c.report.Tables++
 	defer c.o.Progress(name)
-	ts := &tables{store: c.store, env: c.o.Env, cache: newBlockCache(1)}
-	r, err := sst.Open(c.ctx, sst.ReaderOptions{
+	ts := &tables{store: c.store, env: c.o.Env}
+	reader, err := sst.Open(c.ctx, sst.ReaderOptions{
 		Name: name, ID: id.ULID, Size: int64(t.GetSize()), MetaOffset: int64(t.GetMetaOffset()),
 		Source: &tableSource{tables: ts, name: name},
 	})
 	if err == nil {
-		err = r.Verify(c.ctx)
+		err = reader.Verify(c.ctx, r.record)
 	}
 	if err != nil {
-		return nil, c.found(err)
+		return c.found(err)
 	}
 	head, err := c.store.Head(c.ctx, name)
 	if err != nil {
-		return nil, c.found(fmt.Errorf("look at %s: %w", name, err))
+		return c.found(fmt.Errorf("look at %s: %w", name, err))
 	}
-	p := r.Properties()
+	p := reader.Properties()
 	c.report.TableRecords += p.Records
 	c.report.Next = max(c.report.Next, p.LastSequence+1)
 	check := func(ok bool, format string, args ...any) {
@@ -195,7 +245,7 @@ func (c *checker) table(segment *manifest.Segment, run *manifest.Run, t *manifes
 		"keys %q to %q; the manifest says %q to %q", p.FirstKey, p.LastKey, t.GetLowerKey(), t.UpperKey)
 	check(p.Segment <= max(segment.GetId(), segment.GetLastId()) && p.Segment >= segment.GetId(),
 		"it was written for segment %d and is listed in %d", p.Segment, segment.GetId())
-	return &p, nil
+	return nil
 }
 
 // wal checks the WAL from where replay would start: every object up to the first
@@ -211,8 +261,9 @@ func (c *checker) wal(snap *manifest.Snapshot) error {
 		object, _, err := wal.Read(c.ctx, c.store, ident, at.Epoch, at.ID)
 		name := base.WALName(tree, at.Epoch, at.ID)
 		if errors.Is(err, objstore.ErrNotFound) {
-			// The end of the log; or, in an older epoch, a writer is opening or died
-			// while it did: an epoch without a fence is not damage.
+			if err := c.lost(at); err != nil {
+				return err
+			}
 			break
 		}
 		if err != nil {
@@ -231,17 +282,52 @@ func (c *checker) wal(snap *manifest.Snapshot) error {
 		c.report.Next = max(c.report.Next, chain.End)
 		at.ID++
 	}
-	if chain.End > s.GetSeqLimit() {
-		c.damaged(fmt.Errorf("%w: the WAL ends at sequence %d, above seq_limit %d", ErrCorrupt, chain.End, s.GetSeqLimit()))
+	return c.limits(s, chain.End)
+}
+
+// lost looks at what lies behind a WAL object that is not there. Usually that is
+// the end of the log: nothing, or objects behind a gap that were never
+// acknowledged. But a fence is only ever put where all before it exists.
+func (c *checker) lost(at manifest.Pos) error {
+	prefix, name := base.WALEpochPrefix(tree, at.Epoch), base.WALName(tree, at.Epoch, at.ID)
+	return objstore.ListAll(c.ctx, c.store, prefix, name, func(e objstore.Entry) (bool, error) {
+		if !wal.IsFence(e.Size) {
+			return true, nil
+		}
+		c.damaged(fmt.Errorf("%w: %s is missing, below the fence %s", ErrCorrupt, name, e.Name))
+		return false, nil
+	})
+}
+
+// limits checks what the manifest says about sequences against where the WAL ends.
+// A writer at work may have raised them since the walk began.
+func (c *checker) limits(s *manifest.State, end uint64) error {
+	if end > s.GetSeqLimit() || (s.CleanNext != nil && end > s.GetCleanNext()) {
+		now, err := manifest.Load(c.ctx, c.store, c.o.Env, tree)
+		if err != nil {
+			return c.found(err)
+		}
+		s = now.State
+	}
+	if end > s.GetSeqLimit() {
+		c.damaged(fmt.Errorf("%w: the WAL ends at sequence %d, above seq_limit %d", ErrCorrupt, end, s.GetSeqLimit()))
+	}
+	if s.CleanNext != nil && end > s.GetCleanNext() {
+		c.damaged(fmt.Errorf("%w: the WAL ends at sequence %d, above the %d of a clean close", ErrCorrupt, end, s.GetCleanNext()))
 	}
 	return nil
 }
 
-// orphans lists tables that nothing refers to.
-func (c *checker) orphans() error {
+// orphans lists tables that nothing refers to and nothing will: those of a passed
+// epoch. A table of the current one may be about to be committed.
+func (c *checker) orphans(s *manifest.State) error {
 	return objstore.ListAll(c.ctx, c.store, base.ObjectPrefix(tree, base.KindSST), "", func(e objstore.Entry) (bool, error) {
 		id, ok := base.ParseObjectName(e.Name)
-		if (!ok || !c.named[id]) && len(c.report.Orphans) < maxCheckDamage {
+		current := s.GetWriter().GetEpoch()
+		if id.Role == base.RoleCompactor {
+			current = s.GetCompactor().GetEpoch()
+		}
+		if ok && !c.named[id] && id.Epoch < current && len(c.report.Orphans) < maxCheckDamage {
 			c.report.Orphans = append(c.report.Orphans, e.Name)
 		}
 		return true, nil

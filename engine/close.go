@@ -22,7 +22,7 @@ func (db *DB) Close(ctx context.Context) error {
 		return ErrClosed
 	}
 	db.closing = true
-	db.room.signal()
+	db.allInLine()
 	failed := db.failed
 	if failed == nil && !db.active.table.Empty() {
 		db.rotate(false)
@@ -37,6 +37,7 @@ func (db *DB) Close(ctx context.Context) error {
 	db.mu.Lock()
 	durable := db.durable
 	db.closed = true
+	db.stopTimers()
 	waiters := db.waiters
 	db.waiters = nil
 	db.flushes.signal()

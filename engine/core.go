@@ -66,8 +66,11 @@ func (c *core) withView(ctx context.Context, read func(*view) error) error {
 			return fmt.Errorf("%w (and the head could not be read: %w)", err, rerr)
 		}
 		var missing *missingTableError
-		if !errors.As(err, &missing) || c.view.Load().names(missing.id) {
+		if !errors.As(err, &missing) {
 			return err
+		}
+		if c.view.Load().names(missing.id) {
+			return fmt.Errorf("%w: the manifest names an object that is not there: %w", ErrCorrupt, err)
 		}
 	}
 }

@@ -61,20 +61,22 @@ type DB struct {
 	lastTimestamp int64
 	storeClock    storeClock
 
-	active   *memory
-	frozen   []*memory // waiting to be flushed, oldest first
-	recent   []*memory // flushed, kept for readers at the tip, oldest first
-	segment  segmentClock
-	unflush  int64 // record bytes in active and frozen
-	flushes  broadcast
-	room     broadcast // something that admit refused may be admitted now
-	waiters  []*durableWaiter
-	snapshot *manifest.Snapshot
+	active     *memory
+	frozen     []*memory // waiting to be flushed, oldest first
+	recent     []*memory // flushed, kept for readers at the tip, oldest first
+	segment    segmentClock
+	unflush    int64 // record bytes in active and frozen
+	frozenHeap int64 // heap of frozen
+	flushes    broadcast
+	line       []*ticket // appends that wait for room, first come first
+	waiters    []*durableWaiter
+	snapshot   *manifest.Snapshot
 
 	builder   *wal.Builder // nil or the object under construction
 	nextID    uint64       // its id
 	lastCut   time.Duration
-	cutTimer  bool // armed
+	stopCut   func() bool // of the armed cut timer, or nil
+	stopSeal  func() bool // of the armed seal timer, or nil
 	cuts      []cut
 	spare     [][]byte // buffers of objects that landed, for the next ones
 	submitted []cut    // at the uploader, not yet durable, in id order
@@ -143,8 +145,9 @@ func (db *DB) fail(err error) {
 	db.failed = err
 	waiters := db.waiters
 	db.waiters = nil
-	db.room.signal()
+	db.allInLine()
 	db.flushes.signal()
+	db.stopTimers()
 	close(db.failedCh)
 	db.mu.Unlock()
 	db.end()
@@ -234,15 +237,12 @@ func (db *DB) onCommit(s *manifest.Snapshot) {
 	db.stats.commits++
 	db.publishView(true)
 	db.provedAt(s.Sent)
-	db.room.signal()
+	db.room()
 }
 
 // pollInterval is how often the writer looks whether it was passed, and proves
 // its view current.
 const pollInterval = time.Second
-
-// pollTimeout bounds one look.
-const pollTimeout = 30 * time.Second
 
 // pollLoop reads the MANIFEST every second until the DB ends.
 func (db *DB) pollLoop() {
@@ -255,13 +255,10 @@ func (db *DB) pollLoop() {
 
 // poll reads the MANIFEST once.
 func (db *DB) poll(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
-	defer cancel()
 	s, err := db.committer.Refresh(ctx)
-	if errors.Is(err, ErrCorrupt) || errors.Is(err, manifest.ErrMissingManifest) || errors.Is(err, manifest.ErrVersion) {
-		db.failWith(err) // somebody replaced or removed the head: nothing that we write can count
-	}
 	if err != nil {
+		// Wrong bytes may be one bad read. If they are really there, the view goes
+		// stale and the next commit fails.
 		return err
 	}
 	if err := db.guard(s.State); err != nil {

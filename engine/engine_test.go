@@ -47,6 +47,7 @@ func openTest(t *testing.T, store objstore.Store, o Options) *DB {
 func (db *DB) crash() {
 	db.mu.Lock()
 	db.closing, db.closed = true, true
+	db.stopTimers()
 	db.mu.Unlock()
 	db.end()
 	db.uploader.Stop()

@@ -39,10 +39,3 @@ func (e *testEnv) advance(d time.Duration) {
 	e.wall += d
 	e.boot += d
 }
-
-// step makes the wall clock jump.
-func (e *testEnv) step(d time.Duration) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.wall += d
-}

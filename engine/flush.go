@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/annalsdb/annals/internal/base"
@@ -42,9 +43,12 @@ func (db *DB) rotate(seal bool) {
 	if seal {
 		segment++
 		db.segment = segmentClock{}
+		stop(&db.stopSeal)
 		db.stats.seals++
 	}
+	m.heap = m.table.Bytes()
 	db.frozen = append(db.frozen, m)
+	db.frozenHeap += m.heap
 	db.active = &memory{table: memtable.New(), segment: segment, start: m.end, from: m.to}
 	db.publishView(false)
 	select {
@@ -91,7 +95,8 @@ func (db *DB) flushFrozen(m *memory, next uint64) error {
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	db.frozen = db.frozen[1:]
+	db.frozen = slices.Delete(db.frozen, 0, 1)
+	db.frozenHeap -= m.heap
 	db.unflush -= m.bytes
 	if !m.table.Empty() {
 		db.recent = append(db.recent, m)
@@ -99,7 +104,7 @@ func (db *DB) flushFrozen(m *memory, next uint64) error {
 	db.trimRecent()
 	db.publishView(false)
 	db.flushes.signal()
-	db.room.signal()
+	db.room()
 	return nil
 }
 

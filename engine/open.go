@@ -257,7 +257,7 @@ func (r *recovery) fence() ([]fencedEpoch, error) {
 		}
 		f, err := wal.FenceEpoch(r.ctx, r.db.store, r.db.env, r.db.ident, e, from, r.db.epoch)
 		if err != nil {
-			return nil, err
+			return nil, r.missing(err)
 		}
 		fences = append(fences, fencedEpoch{e, from, f})
 		if f == from && len(fences) >= skipEmptyEpochs && allEmpty(fences) {
@@ -283,13 +283,19 @@ func allEmpty(fences []fencedEpoch) bool {
 // dead.
 func (r *recovery) replay(f fencedEpoch) error {
 	_, err := wal.Replay(r.ctx, r.db.store, r.db.env, r.db.ident, f.epoch, f.from, &r.chain, r.object)
-	if errors.Is(err, wal.ErrMissing) {
-		// Collected by a writer that passed us, or lost.
-		if perr := r.db.poll(r.ctx); perr != nil {
-			return fmt.Errorf("%w (after: %w)", perr, err)
-		}
+	return r.missing(err)
+}
+
+// missing explains an object that is not there: it was collected by a writer that
+// passed us, or it is lost.
+func (r *recovery) missing(err error) error {
+	if !errors.Is(err, wal.ErrMissing) {
+		return err
 	}
-	return err
+	if perr := r.db.poll(r.ctx); perr != nil {
+		return fmt.Errorf("%w (after: %w)", perr, err)
+	}
+	return fmt.Errorf("%w: %w", ErrCorrupt, err)
 }
 
 // object takes one record object in.

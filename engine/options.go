@@ -76,8 +76,8 @@ type Options struct {
 	// it appends wait, and fail with ErrOverloaded when their context ends. A
 	// single batch larger than it is refused. Default 512 MiB.
 	MaxUnflushedBytes int64
-	// MaxRuns bounds the runs of the active segment: beyond it appends are
-	// refused with ErrOverloaded. Default 4096.
+	// MaxRuns bounds the runs of the active segment: when it has as many it is
+	// sealed, whatever its size. Default 4096. Reads look at every run.
 	MaxRuns int
 
 	// CacheBytes is the memory for decoded blocks of tables. Default 256 MiB.
@@ -118,6 +118,7 @@ type Options struct {
 const (
 	maxWALObjectBytes = 256 << 20
 	maxWALInFlight    = 256
+	maxMemtableBytes  = 16 << 30
 	maxTableBytes     = 1 << 30
 	maxBlockBytes     = 16 << 20
 	maxKeyBytes       = 64 << 10
@@ -183,7 +184,7 @@ func (o Options) Validate() error {
 		"FlushInterval is %v; it must be above 0 and at most 1m", o.FlushInterval)
 	between("WALObjectBytes", o.WALObjectBytes, 1, maxWALObjectBytes)
 	between("WALInFlight", int64(o.WALInFlight), 1, maxWALInFlight)
-	atLeast("MemtableBytes", o.MemtableBytes, 1)
+	between("MemtableBytes", o.MemtableBytes, 1, maxMemtableBytes)
 	atLeast("RecentBytes", o.RecentBytes, 1)
 	atLeast("MaxUnflushedBytes", o.MaxUnflushedBytes, 1)
 	atLeast("MaxRuns", int64(o.MaxRuns), 1)
@@ -200,6 +201,6 @@ func (o Options) Validate() error {
 	check(o.MaxUnflushedBytes < 0 || int64(o.MaxKeyBytes)+int64(o.MaxValueBytes) <= o.MaxUnflushedBytes,
 		"MaxUnflushedBytes (%d) is below MaxKeyBytes + MaxValueBytes (%d): the largest record could never be appended",
 		o.MaxUnflushedBytes, o.MaxKeyBytes+o.MaxValueBytes)
-	check(o.StaleAfter > 0, "StaleAfter is %v; it must be above 0", o.StaleAfter)
+	check(o.StaleAfter >= 5*pollInterval, "StaleAfter is %v; it must be at least %v, or a late look at the head makes reads fail", o.StaleAfter, 5*pollInterval)
 	return errors.Join(errs...)
 }

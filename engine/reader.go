@@ -38,10 +38,10 @@ type LogReader interface {
 	// Segments lists the segments that overlap o.Range, oldest first, one page
 	// at a time.
 	Segments(ctx context.Context, o SegmentsOptions) (SegmentsPage, error)
-	// Wait returns nil as soon as a record of key with a sequence at or above from
-	// is readable, or when the frontier has reached end: nothing more can come.
-	// It is woken by the commit, not by a timer. It returns ctx's error, ErrClosed
-	// or ErrFenced otherwise.
+	// Wait returns nil as soon as a record of key with a sequence in r is readable,
+	// or when the frontier has reached r.End: nothing more can come. It is woken by
+	// the commit, not by a timer. Otherwise it returns ctx's error, ErrClosed,
+	// ErrFenced, or why the records that are there already could not be read.
 	Wait(ctx context.Context, key []byte, r Range) error
 	// Frontier is the first sequence that is not yet readable. It never falls.
 	Frontier() uint64
@@ -52,13 +52,15 @@ type LogReader interface {
 
 // ScanOptions limit a scan. The zero value reads everything in the range.
 type ScanOptions struct {
-	// Limit is the largest number of records; 0: no limit.
+	// Limit is the largest number of records; 0: no limit. Below 0: ErrInvalid.
 	Limit int
-	// MaxBytes stops the scan before the record with which the values together would
-	// exceed it; the first record is always returned. 0: no limit.
+	// MaxBytes stops the scan before the record with which the values together
+	// (keys do not count) would exceed it; the first record is always returned. 0:
+	// no limit. Below 0: ErrInvalid.
 	MaxBytes int64
 	// Last, when above 0, selects the newest Last records of the range; they still
-	// come oldest first. They are held in memory, so bound them.
+	// come oldest first. They are held in memory, so bound them. A Limit then only
+	// lowers Last: the scan counts as drained. Below 0: ErrInvalid.
 	Last int
 	// Since, when not zero, starts at the first record whose timestamp is at or
 	// after it (milliseconds).

@@ -98,6 +98,9 @@ func (it *Iterator) fill() (chunk []Record, last bool) {
 			it.err = err
 			return nil, true
 		}
+		if it.o.Last > 0 && it.o.Limit > 0 {
+			it.o.Last, it.o.Limit = min(it.o.Last, it.o.Limit), 0
+		}
 		if it.o.Last > 0 && !it.rng.Empty() {
 			return it.fillLast()
 		}
@@ -128,9 +131,6 @@ func (it *Iterator) fill() (chunk []Record, last bool) {
 // fillLast reads the newest records of the range, oldest first.
 func (it *Iterator) fillLast() (chunk []Record, last bool) {
 	want := wanted{records: it.o.Last, bytes: it.o.MaxBytes}
-	if it.o.Limit > 0 {
-		want.records = min(want.records, it.o.Limit)
-	}
 	if want.bytes <= 0 {
 		want.bytes = 1<<63 - 1
 	}
@@ -270,14 +270,14 @@ func (c *core) scanBackward(ctx context.Context, v *view, key []byte, rng Range,
 		}
 		dst = append(dst, rec)
 		bytes += int64(len(rec.Value))
-		return len(dst) < want.records && bytes < want.bytes
+		return len(dst) < want.records
 	}
 	for i := len(v.memories) - 1; i >= 0; i-- {
 		r := v.memoryRange(i, rng)
 		if r.Empty() {
 			continue
 		}
-		for _, rec := range v.memories[i].table.ScanBackward(nil, key, r, want.records-len(dst), want.bytes) {
+		for _, rec := range v.memories[i].table.ScanBackward(nil, key, r, want.records-len(dst), max(want.bytes-bytes, want.bytes-bytes+1)) {
 			if !add(rec) {
 				return dst, nil
 			}

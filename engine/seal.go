@@ -13,7 +13,6 @@ type segmentClock struct {
 	started bool
 	since   time.Duration // Elapsed() when its first record came
 	bytes   int64
-	timer   bool // a clock check is armed
 }
 
 // newSegmentClock continues the clock of a segment from an earlier process: the
@@ -40,33 +39,48 @@ func (c *segmentClock) add(elapsed time.Duration, bytes int64) {
 	c.bytes += bytes
 }
 
-// sealIfDue ends the active segment if it is large or old enough. An empty one
-// never is. Callers hold mu.
+// sealIfDue ends the active segment if it is large or old enough, or has as many
+// runs as a segment may have. An empty one never is. Callers hold mu.
 func (db *DB) sealIfDue() {
 	c := &db.segment
 	if !c.started {
 		return
 	}
 	old := db.env.Elapsed()-c.since >= db.opts.SegmentInterval && c.bytes >= db.opts.SegmentMinBytes
-	if old || c.bytes >= db.opts.SegmentBytes {
+	full := db.committedRuns() >= db.opts.MaxRuns && activeSegment(db.snapshot.State).GetId() == db.active.segment
+	if old || full || c.bytes >= db.opts.SegmentBytes {
 		db.rotate(true)
 	}
 }
 
 // armSealTimer makes sealIfDue run when the active segment reaches its age and
-// no append comes to notice. Callers hold mu.
+// no append comes to notice. A segment that is too small by then is sealed by
+// the append that makes it large enough. Callers hold mu.
 func (db *DB) armSealTimer() {
 	c := &db.segment
-	if !c.started || c.timer {
+	if !c.started || db.stopSeal != nil {
 		return
 	}
-	c.timer = true
 	segment := db.active.segment
-	db.env.AfterFunc(max(0, c.since+db.opts.SegmentInterval-db.env.Elapsed()), func() {
+	db.stopSeal = db.env.AfterFunc(max(0, c.since+db.opts.SegmentInterval-db.env.Elapsed()), func() {
 		db.mu.Lock()
 		defer db.mu.Unlock()
 		if db.failed == nil && !db.closing && db.active.segment == segment {
 			db.sealIfDue()
 		}
 	})
+}
+
+// stopTimers stops what would keep a closed DB in memory. Callers hold mu.
+func (db *DB) stopTimers() {
+	stop(&db.stopCut)
+	stop(&db.stopSeal)
+}
+
+// stop stops the timer of a stop function, if there is one, and forgets it.
+func stop(timer *func() bool) {
+	if *timer != nil {
+		(*timer)()
+		*timer = nil
+	}
 }

@@ -23,6 +23,7 @@ type memory struct {
 	from    manifest.Pos // WAL position at which its records begin
 	to      manifest.Pos // set when frozen: WAL position after its last record
 	seal    bool         // set when frozen: the segment ends with it
+	heap    int64        // set when frozen: what the table occupies
 	bytes   int64        // record bytes
 }
 

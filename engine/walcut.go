@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/annalsdb/annals/internal/base"
@@ -52,14 +53,13 @@ func (db *DB) cutIfDue() {
 
 // armCutTimer makes cutIfDue run after d. Callers hold mu.
 func (db *DB) armCutTimer(d time.Duration) {
-	if db.cutTimer {
+	if db.stopCut != nil {
 		return
 	}
-	db.cutTimer = true
-	db.env.AfterFunc(d, func() {
+	db.stopCut = db.env.AfterFunc(d, func() {
 		db.mu.Lock()
 		defer db.mu.Unlock()
-		db.cutTimer = false
+		db.stopCut = nil
 		if db.failed == nil && !db.closed {
 			db.cutIfDue()
 		}
@@ -89,8 +89,8 @@ func (db *DB) submitCuts() {
 		n++
 	}
 	if n > 0 {
-		db.cuts = append(db.cuts[:0], db.cuts[n:]...)
-		db.room.signal()
+		db.cuts = slices.Delete(db.cuts, 0, n)
+		db.room()
 	}
 }
 
@@ -122,7 +122,7 @@ func (db *DB) onDurable(d wal.Durable) {
 	ready := db.waiters[:n:n]
 	db.waiters = db.waiters[n:]
 	db.cutIfDue()
-	db.room.signal()
+	db.room()
 	db.mu.Unlock()
 
 	for _, w := range ready {
@@ -153,7 +153,7 @@ func (db *DB) onSpace() {
 	defer db.mu.Unlock()
 	if db.failed == nil && !db.closed {
 		db.cutIfDue()
-		db.room.signal()
+		db.room()
 	}
 }
 

@@ -318,7 +318,7 @@ func readDamaged(t *testing.T, body []byte, metaOffset int64) bool {
 	if err != nil {
 		return false
 	}
-	verified := r.Verify(ctx) == nil
+	verified := r.Verify(ctx, nil) == nil
 	var n uint64
 	for it := r.All(0); ; n++ {
 		_, ok, err := it.Next(ctx)

@@ -53,7 +53,7 @@ func TestGolden(t *testing.T) {
 	require.True(t, bytes.Equal(golden, body), "the bytes of a table have changed")
 
 	r, _ := open(t, golden, info, nil)
-	require.NoError(t, r.Verify(context.Background()))
+	require.NoError(t, r.Verify(context.Background(), nil))
 	requireRecords(t, goldenRecords(), collect(t, r.All(0)))
 	p := r.Properties()
 	require.Equal(t, uint32(42), p.Segment)

@@ -107,7 +107,7 @@ func TestEveryByteFlip(t *testing.T) {
 			}
 			r, err := Open(context.Background(), opts)
 			if err == nil {
-				err = r.Verify(context.Background())
+				err = r.Verify(context.Background(), nil)
 			}
 			var corrupt *base.CorruptError
 			require.ErrorAs(t, err, &corrupt, "byte %d", i)
@@ -253,7 +253,7 @@ func TestDecodedLengthIsBounded(t *testing.T) {
 	body, info := write(WriterOptions{}, recs)
 	require.Equal(t, uint64(4), info.Properties.Blocks, "a huge value is a block of its own (F42)")
 	r, _ := open(t, body, info, nil)
-	require.NoError(t, r.Verify(context.Background()))
+	require.NoError(t, r.Verify(context.Background(), nil))
 	requireRecords(t, recs, collect(t, r.All(0)))
 	requireRecords(t, recs[1:2], collect(t, r.Scan([]byte("b"), base.All(), Hint{})))
 }
@@ -288,7 +288,7 @@ func TestFaultSweep(t *testing.T) {
 		"count":    func(r *Reader) error { _, err := r.Count(ctx, key, base.All()); return err },
 		"time":     func(r *Reader) error { _, _, err := r.SeekTimestamp(ctx, key, base.All(), 0); return err },
 		"keys":     func(r *Reader) error { _, _, err := r.Keys(key).Next(ctx); return err },
-		"verify":   func(r *Reader) error { return r.Verify(ctx) },
+		"verify":   func(r *Reader) error { return r.Verify(ctx, nil) },
 	}
 	for name, op := range ops {
 		t.Run(name, func(t *testing.T) {

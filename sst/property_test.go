@@ -63,7 +63,7 @@ func TestProperty(t *testing.T) {
 			root.tail, root.tailOffset = nil, info.Size
 			r.root = &root
 		}
-		require.NoError(t, r.Verify(ctx))
+		require.NoError(t, r.Verify(ctx, nil))
 		require.True(t, ptr(r.Properties()).equal(ptr(info.Properties)))
 		requireRecords(t, recs, collect(t, r.All(opts.ReadAhead)))
 		checkKeys(t, r, recs)

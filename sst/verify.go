@@ -11,8 +11,9 @@ import (
 // Verify reads the whole table, past the cache, and compares checksums, order,
 // index, directory, filter and properties with the records. It returns the
 // first fault as a base.CorruptError, and holds ReadAhead bytes and a few
-// blocks in memory.
-func (r *Reader) Verify(ctx context.Context) error {
+// blocks in memory. visit, if not nil, is called with every record in order; its
+// error ends the walk and is returned.
+func (r *Reader) Verify(ctx context.Context, visit func(*base.Record) error) error {
 	fresh := &Reader{opts: r.opts}
 	fresh.opts.Cache = nil
 	root, err := fresh.readRoot(ctx)
@@ -20,7 +21,7 @@ func (r *Reader) Verify(ctx context.Context) error {
 		return err
 	}
 	fresh.root = root
-	v := verifier{r: fresh, blocks: fresh.indexCursor(), keys: fresh.directoryCursor()}
+	v := verifier{r: fresh, visit: visit, blocks: fresh.indexCursor(), keys: fresh.directoryCursor()}
 	v.filters.reset(root.filter)
 	return v.run(ctx)
 }
@@ -32,6 +33,7 @@ type verifier struct {
 	keys    blockCursor
 	filters entryCursor
 	filter  *filterBlock
+	visit   func(*base.Record) error
 
 	got       Properties  // of the records so far
 	last      base.Record // the one before
@@ -54,6 +56,12 @@ func (v *verifier) run(ctx context.Context) error {
 			break
 		}
 		if err := v.record(ctx, &rec); err != nil {
+			return err
+		}
+		if v.visit == nil {
+			continue
+		}
+		if err := v.visit(&rec); err != nil {
 			return err
 		}
 	}

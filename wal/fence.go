@@ -20,7 +20,9 @@ import (
 // error the epoch may or may not have been fenced; calling it again is safe.
 //
 // from must not lie below where replay starts: collected objects below it would look
-// like gaps. It panics unless 1 <= epoch < fencer and from >= 1.
+// like gaps. A gap below an existing fence is a loss, or the caller was passed
+// and what lies there was collected: the error matches ErrMissing and names the
+// object. It panics unless 1 <= epoch < fencer and from >= 1.
 func FenceEpoch(ctx context.Context, store objstore.Store, env *base.Env, ident Identity, epoch, from, fencer uint64) (uint64, error) {
 	if from == 0 || epoch == 0 || fencer <= epoch {
 		panic(fmt.Sprintf("wal: fence epoch %d from id %d by epoch %d", epoch, from, fencer))
@@ -61,12 +63,18 @@ func (f *fencing) firstOpen(ctx context.Context, from uint64) (id uint64, exists
 		if !ok || epoch != f.epoch || got < id {
 			return true, nil // nothing that this package wrote
 		}
-		if got == id && !IsFence(e.Size) {
+		switch {
+		case got == id && !IsFence(e.Size):
 			id++
 			return true, nil
+		case got == id:
+			exists = true
+			return false, nil
+		case IsFence(e.Size):
+			// Whoever put it found every id below it taken.
+			return false, fmt.Errorf("%s, below the fence %s: %w", base.WALName(f.ident.Tree, f.epoch, id), e.Name, ErrMissing)
 		}
-		exists = got == id
-		return false, nil
+		return true, nil // behind a gap: dead, unless a fence says that the gap is a loss
 	}
 	err = retry(ctx, f.env, func(ctx context.Context) error {
 		exists = false

@@ -47,7 +47,7 @@ func readError(name string, err error) error {
 // lasting reports whether the same request would fail in the same way again.
 func lasting(err error) bool {
 	for _, target := range []error{
-		base.ErrCorrupt, ErrVersion, objstore.ErrNotFound, objstore.ErrDenied, objstore.ErrNoBucket, objstore.ErrName,
+		base.ErrCorrupt, ErrVersion, ErrMissing, objstore.ErrNotFound, objstore.ErrDenied, objstore.ErrNoBucket, objstore.ErrName,
 	} {
 		if errors.Is(err, target) {
 			return true
