@@ -1,0 +1,225 @@
+package fuzz
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/internal/base"
+)
+
+// drawRange draws a range around what is there.
+func (m *machine) drawRange(t *rapid.T) engine.Range {
+	some := rapid.OneOf(rapid.Just(uint64(0)), rapid.Uint64Range(0, m.model.next+2), rapid.Just(base.MaxSequence))
+	if n := len(m.model.recs); n > 0 {
+		near := rapid.Map(rapid.IntRange(0, n-1), func(i int) uint64 { return m.model.recs[i].seq })
+		some = rapid.OneOf(some, near, near)
+	}
+	if rapid.Bool().Draw(t, "all") {
+		return engine.All()
+	}
+	return engine.Between(some.Draw(t, "start"), some.Draw(t, "end"))
+}
+
+func (m *machine) scan(t *rapid.T) {
+	key, r := drawKey(t), m.drawRange(t)
+	o := engine.ScanOptions{
+		Limit:    rapid.SampledFrom([]int{0, 0, 1, 2, 7, 100}).Draw(t, "limit"),
+		MaxBytes: rapid.SampledFrom([]int64{0, 0, 1, 8, 16, 300, 5000}).Draw(t, "max bytes"),
+		Last:     rapid.SampledFrom([]int{0, 0, 1, 2, 7, 100}).Draw(t, "last"),
+	}
+	if n := len(m.model.recs); n > 0 && rapid.Bool().Draw(t, "since some record") {
+		m.readKey(t, string(key)) // learns the timestamps
+		ms := m.model.recs[rapid.IntRange(0, n-1).Draw(t, "record")].timestamp + rapid.Int64Range(-1, 1).Draw(t, "off")
+		o.Since = time.UnixMilli(max(1, ms))
+	}
+	m.scanAgrees(t, string(key), r, o)
+}
+
+func (m *machine) readKey(t *rapid.T, key string) {
+	m.scanAgrees(t, key, engine.All(), engine.ScanOptions{})
+}
+
+func (m *machine) readAll(t *rapid.T) {
+	for _, key := range modelKeys {
+		m.readKey(t, key)
+	}
+}
+
+// scanAgrees scans and compares with the model at one of the frontiers that the
+// scan may have observed.
+func (m *machine) scanAgrees(t *rapid.T, key string, r engine.Range, o engine.ScanOptions) {
+	before := m.db.Frontier()
+	it := m.db.Scan(context.Background(), []byte(key), r, o)
+	got, err := collect(it)
+	require.NoError(t, err)
+	for _, frontier := range m.model.frontiers(before, m.db.Frontier()) {
+		want, next := m.model.scan(key, r, frontier, o)
+		if next == it.Next() && agree(got, want) {
+			return
+		}
+	}
+	want, next := m.model.scan(key, r, before, o)
+	t.Fatalf("scan of %q in %v with %+v, frontier %d:\n got %s, next %d\nwant %s, next %d",
+		key, r, o, before, describe(got), it.Next(), describeModel(want), next)
+}
+
+func describe(recs []engine.Record) string {
+	var b strings.Builder
+	for _, r := range recs {
+		fmt.Fprintf(&b, "%d@%d(%.12s:%d) ", r.Sequence, r.Timestamp, r.Value, len(r.Value))
+	}
+	return fmt.Sprintf("%d records: %s", len(recs), b.String())
+}
+
+func describeModel(recs []*modelRecord) string {
+	var out []engine.Record
+	for _, r := range recs {
+		out = append(out, engine.Record{Value: []byte(r.value), Sequence: r.seq, Timestamp: r.timestamp})
+	}
+	return describe(out)
+}
+
+// scanPages reads a key from its start with limits, going on at Next each time, and
+// sometimes leaves a loop early and goes on with the same iterator.
+func (m *machine) scanPages(t *rapid.T) {
+	key := drawKey(t)
+	limit := rapid.SampledFrom([]int{1, 3, 10}).Draw(t, "limit")
+	before := m.db.Frontier()
+	var got []engine.Record
+	cursor := uint64(0)
+	for {
+		it := m.db.Scan(context.Background(), key, engine.From(cursor), engine.ScanOptions{Limit: limit})
+		n := len(got)
+		for rec := range it.All() {
+			got = append(got, rec)
+			require.Equal(t, rec.Sequence+1, it.Next())
+			break
+		}
+		rest, err := collect(it)
+		require.NoError(t, err)
+		got = append(got, rest...)
+		require.LessOrEqual(t, len(got)-n, limit)
+		require.GreaterOrEqual(t, it.Next(), cursor)
+		cursor = it.Next()
+		if len(got)-n < limit {
+			break
+		}
+	}
+	require.GreaterOrEqual(t, cursor, before)
+	want, _ := m.model.scan(string(key), engine.All(), cursor, engine.ScanOptions{})
+	require.True(t, agree(got, want), "got %s\nwant %s", describe(got), describeModel(want))
+}
+
+func (m *machine) count(t *rapid.T) {
+	key, r := drawKey(t), m.drawRange(t)
+	before := m.db.Frontier()
+	n, err := m.db.Count(context.Background(), key, r)
+	require.NoError(t, err)
+	var want []uint64
+	for _, frontier := range m.model.frontiers(before, m.db.Frontier()) {
+		want = append(want, m.model.count(string(key), r, frontier))
+	}
+	require.Contains(t, want, n, "count of %q in %v", key, r)
+}
+
+func (m *machine) keys(t *rapid.T) {
+	o := engine.KeysOptions{
+		Prefix: []byte(rapid.SampledFrom([]string{"", "", "a", "p", strings.Repeat("p", 32), "\xff", "nothing"}).Draw(t, "prefix")),
+		Limit:  rapid.SampledFrom([]int{0, 1, 2, 5}).Draw(t, "limit"),
+	}
+	if rapid.Bool().Draw(t, "after") {
+		o.After = drawKey(t)
+	}
+	before, first := m.allSegments(t), m.db.Frontier()
+	if last := before[len(before)-1].ID; rapid.Bool().Draw(t, "some segments") {
+		o.StartSegment = rapid.Uint32Range(0, last+1).Draw(t, "start segment")
+		o.EndSegment = rapid.Uint32Range(0, last+2).Draw(t, "end segment")
+	}
+	page, err := m.db.Keys(context.Background(), o)
+	require.NoError(t, err)
+	got := []string{}
+	for _, key := range page.Keys {
+		got = append(got, string(key))
+	}
+	require.True(t, page.Keys == nil || slices.IsSortedFunc(page.Keys, bytes.Compare))
+	if after := m.allSegments(t); len(after) != len(before) {
+		return // the clock sealed one meanwhile: windows are not known
+	}
+	for _, frontier := range m.model.frontiers(first, m.db.Frontier()) {
+		want, more := m.model.keys(o, frontier, before)
+		if slices.Equal(want, got) && more == page.More {
+			return
+		}
+	}
+	want, more := m.model.keys(o, first, before)
+	t.Fatalf("keys of %+v:\n got %q, more %v\nwant %q, more %v\nsegments %+v", o, got, page.More, want, more, before)
+}
+
+// allSegments lists all segments, a few at a time.
+func (m *machine) allSegments(t *rapid.T) []engine.SegmentInfo {
+	var all []engine.SegmentInfo
+	o := engine.SegmentsOptions{Limit: 3}
+	for {
+		page, err := m.db.Segments(context.Background(), o)
+		require.NoError(t, err)
+		all = append(all, page.Segments...)
+		if !page.More {
+			require.NotEmpty(t, all)
+			return all
+		}
+		require.Len(t, page.Segments, o.Limit)
+		o.After = all[len(all)-1].ID
+	}
+}
+
+// segments requires adjacent windows with ascending ids that hold all records.
+func (m *machine) segments(t *rapid.T) {
+	synctest.Wait()
+	all := m.allSegments(t)
+	records, sizes := make([]uint64, len(all)), make([]uint64, len(all))
+	for _, rec := range m.model.recs {
+		i := segmentOf(all, rec.seq).ID - all[0].ID
+		records[i]++
+		sizes[i] += uint64(len(rec.key) + len(rec.value))
+	}
+	for i, s := range all {
+		require.Equal(t, uint32(i+1), s.ID)
+		require.Equal(t, records[i], s.Records, "segment %d: %+v", s.ID, all)
+		require.Equal(t, sizes[i], s.Bytes, "segment %d: %+v", s.ID, all)
+		if i == 0 {
+			require.Zero(t, s.Start)
+		}
+		if s.Sealed {
+			require.Less(t, i, len(all)-1, "the newest segment is active")
+			require.Greater(t, s.Records, uint64(0), "an empty segment was sealed")
+			require.Equal(t, all[i+1].Start, s.End)
+		}
+		if i > 0 {
+			require.Greater(t, s.Start, all[i-1].Start)
+			require.True(t, all[i-1].Sealed || !s.Sealed, "sealed behind one that is not: %+v", all)
+		}
+	}
+	r := m.drawRange(t)
+	page, err := m.db.Segments(context.Background(), engine.SegmentsOptions{Range: r})
+	require.NoError(t, err)
+	var want []engine.SegmentInfo
+	for i, s := range all {
+		window := engine.From(s.Start)
+		if i+1 < len(all) && s.Sealed {
+			window.End = all[i+1].Start
+		}
+		if window.Overlaps(r) || r == (engine.Range{}) {
+			want = append(want, s)
+		}
+	}
+	require.Equal(t, want, page.Segments, "segments in %v", r)
+}
