@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/server"
+)
+
+// fencedDrain is how long a fenced server goes on answering 503, so that load
+// balancers and clients see it before the port closes.
+const fencedDrain = 2 * time.Second
+
+// serve runs the server until a signal, a fence or a failure ends it. What went
+// wrong is one line of the log; the error carries the exit status only.
+func serve(p *process, c serveConfig) error {
+	log := newLogger(p.stderr, c)
+	if len(c.unread) > 0 {
+		log.Warn("environment variables look like annals's and are not", "names", strings.Join(c.unread, " "))
+	}
+	ctx, done := stopOnSignal(log)
+	defer done()
+	err := runServer(ctx, log, c)
+	if err == nil {
+		return nil
+	}
+	// One line, whatever was joined into the error.
+	log.Error("stopped", "error", strings.ReplaceAll(err.Error(), "\n", "; "))
+	if errors.Is(err, engine.ErrFenced) {
+		return &exitError{exitFenced, nil}
+	}
+	return &exitError{exitFailure, nil}
+}
+
+func newLogger(w io.Writer, c serveConfig) *slog.Logger {
+	options := &slog.HandlerOptions{Level: c.logLevel}
+	if c.logFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, options))
+	}
+	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// stopOnSignal returns a context that ends with the first SIGINT or SIGTERM.
+// The second ends the process.
+func stopOnSignal(log *slog.Logger) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		s := <-signals
+		log.Info("stopping", "signal", s.String())
+		cancel()
+		s = <-signals
+		log.Error("stopped at once: the shutdown was not finished", "signal", s.String())
+		os.Exit(exitFailure)
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel()
+	}
+}
+
+// runServer opens everything, serves, and closes everything.
+func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
+	// The port first: when it is taken, nothing was touched. Connections wait
+	// unanswered until the log is open.
+	listener, err := net.Listen("tcp", c.listen)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	db, err := openLog(ctx, log, c)
+	if err != nil {
+		if ctx.Err() != nil {
+			log.Info("stopped before the log was open")
+			return nil
+		}
+		return err
+	}
+	status := db.Status()
+	log.Info("serving", "store", status.Store, "epoch", status.Epoch, "recovered", status.Recovered,
+		"address", listener.Addr().String())
+
+	options := c.serverOptions(db)
+	options.Logger = log
+	srv, err := server.New(options)
+	if err != nil {
+		return errors.Join(err, closeLog(c, db))
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(listener) }()
+	cause := waitForEnd(ctx, log, db, served)
+	return errors.Join(cause, shutDown(log, c, srv, db, cause))
+}
+
+func openLog(ctx context.Context, log *slog.Logger, c serveConfig) (*engine.DB, error) {
+	store, err := c.store.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	options := c.engine
+	options.Logger = log
+	return engine.Open(ctx, store, options)
+}
+
+// closeLog closes a log that was never served.
+func closeLog(c serveConfig, db *engine.DB) error {
+	ctx, cancel := context.WithTimeout(context.Background(), c.shutdownTimeout)
+	defer cancel()
+	return db.Close(ctx)
+}
+
+// waitForEnd returns when the server has to stop, with the reason unless that
+// is a signal. A fenced server has answered 503 for fencedDrain by then.
+func waitForEnd(ctx context.Context, log *slog.Logger, db *engine.DB, served <-chan error) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-served:
+		return err
+	case <-db.Failed():
+	}
+	err := db.Err()
+	if !errors.Is(err, engine.ErrFenced) {
+		return err
+	}
+	log.Warn("another writer has taken the log; answering 503 until the exit", "for", fencedDrain)
+	drain := time.NewTimer(fencedDrain)
+	defer drain.Stop()
+	select {
+	case <-drain.C:
+	case <-ctx.Done():
+	}
+	return err
+}
+
+// shutDown finishes what is under way and closes the log, within the shutdown
+// timeout. Requests get the first half of it: one that hangs must not keep the
+// log from a clean close.
+func shutDown(log *slog.Logger, c serveConfig, srv *server.Server, db *engine.DB, cause error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), c.shutdownTimeout)
+	defer cancel()
+	requests, cancelRequests := context.WithTimeout(ctx, c.shutdownTimeout/2)
+	defer cancelRequests()
+	if err := srv.Shutdown(requests); err != nil {
+		log.Warn("requests were cut off", "error", err)
+	}
+	if err := db.Close(ctx); err != nil && cause == nil {
+		return err
+	}
+	log.Info("closed", "next", db.Status().Next)
+	return nil
+}

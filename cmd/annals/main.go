@@ -1,0 +1,105 @@
+// Command annals is the whole of annals in one binary: the server, and the
+// commands that load and print records through its HTTP API.
+//
+//	annals serve            run the server
+//	annals append           load newline-delimited JSON
+//	annals scan KEY         print the records of one key
+//	annals version          print what was built
+//
+// "annals COMMAND --help" lists the flags with their defaults and costs.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses. Scripts and supervisors rely on them: do not renumber.
+const (
+	exitOK      = 0
+	exitFailure = 1 // it could not start, or stopped with a failure that one line names
+	exitUsage   = 2 // bad flags, variables or arguments; nothing was done
+	exitUnknown = 3 // append: it is unknown whether the last batch was appended
+	exitFenced  = 4 // serve: another writer has taken the log; do not restart
+)
+
+// process is what a command takes from the outside, so that tests can run one.
+type process struct {
+	args    []string // without the program's name
+	environ []string // as os.Environ
+	stdin   io.Reader
+	stdout  io.Writer
+	stderr  io.Writer
+}
+
+// exitError ends the process with a status and one line on stderr. With a nil
+// err the command has said everything already.
+type exitError struct {
+	status int
+	err    error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit status %d", e.status)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+// failf is an error with status 1.
+func failf(format string, args ...any) error {
+	return &exitError{exitFailure, fmt.Errorf(format, args...)}
+}
+
+func main() {
+	os.Exit(run(&process{os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr}))
+}
+
+// run executes one command line and returns the exit status.
+func run(p *process) int {
+	cmd, err := newRoot(p).ExecuteC()
+	if err == nil {
+		return exitOK
+	}
+	var usage *usageError
+	if errors.As(err, &usage) {
+		fmt.Fprintf(p.stderr, "%s: %v\nRun \"%s --help\" for the flags.\n", cmd.CommandPath(), usage, cmd.CommandPath())
+		return exitUsage
+	}
+	var exit *exitError
+	if errors.As(err, &exit) {
+		if exit.err != nil {
+			fmt.Fprintf(p.stderr, "%s: %v\n", cmd.CommandPath(), exit.err)
+		}
+		return exit.status
+	}
+	// Only the command-line library's own errors are left: an unknown command.
+	fmt.Fprintf(p.stderr, "annals: %v\n", err)
+	return exitUsage
+}
+
+func newRoot(p *process) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "annals",
+		Short: "A log database on object storage in which every key is its own ordered stream",
+		Long: "annals is a log database on object storage in which every key is its own ordered stream.\n\n" +
+			"Exit statuses: 0 done; 1 a failure that one line names; 2 bad flags, variables or arguments,\n" +
+			"nothing was done; 3 append: unknown whether the last batch was appended; 4 serve: another\n" +
+			"writer has taken the log (do not restart).",
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+	}
+	root.SetArgs(p.args)
+	root.SetIn(p.stdin)
+	root.SetOut(p.stdout)
+	root.SetErr(p.stderr)
+	root.AddCommand(newServe(p), newAppend(p), newScan(p), newVersion(p))
+	return root
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+)
+
+const scanLong = `Prints the records of one key in sequence order: their values, one a line, as they are. With --json one
+object a line:
+
+  {"sequence":17,"timestampMs":1712345678901,"key":"user-17","value":"..."}
+
+A key or value that is not UTF-8 text is given as base64 instead, as "keyB64" or "valueB64".
+A key that begins with a dash stands behind two dashes: annals scan -- -key`
+
+const (
+	// scanPageRecords is how many records one request asks for: the server's
+	// largest page.
+	scanPageRecords = 10_000
+	// outputBufferBytes is the unit in which the output is written.
+	outputBufferBytes = 64 << 10
+)
+
+type scanConfig struct {
+	server   string
+	json     bool
+	from, to uint64
+	last     uint64
+	limit    uint64
+}
+
+// scanned is one record that a server returned.
+type scanned struct {
+	sequence    uint64
+	timestampMs int64
+	value       []byte
+}
+
+// pageRequest asks for the first records of key in [from, to), or for the last
+// ones if last is above 0.
+type pageRequest struct {
+	key      []byte
+	from, to uint64
+	limit    uint64
+	last     uint64
+}
+
+// pageFunc reads one page and returns where the next one starts.
+type pageFunc func(context.Context, pageRequest) (records []scanned, next uint64, err error)
+
+func newScan(p *process) *cobra.Command {
+	var c scanConfig
+	cmd := &cobra.Command{Use: "scan [flags] KEY", Short: "Print the records of one key", Long: scanLong}
+	define := func(s *settings) {
+		addServerFlag(s, &c.server)
+		s.flags.BoolVar(&c.json, "json", false, "print one JSON object a line instead of the bare values")
+		addFlag(s, "from", "sequence", "0", &c.from, parseCount(0, math.MaxUint64), "start at this sequence")
+		addFlag(s, "to", "sequence", "", &c.to, parseCount(0, math.MaxUint64), "stop before this sequence (default: none)")
+		addFlag(s, "last", "count", "", &c.last, parseCount(1, scanPageRecords),
+			"print only the newest records of the range, this many, still the oldest of them first (default: all)")
+		addFlag(s, "limit", "count", "", &c.limit, parseCount(1, math.MaxUint64), "print this many records at most (default: all)")
+	}
+	check := func(s *settings) {
+		if c.to == 0 && !s.changed("to") {
+			c.to = math.MaxUint64
+		}
+		if c.from > c.to {
+			s.fault("--from %d is above --to %d", c.from, c.to)
+		}
+		if c.last > 0 && c.limit > 0 {
+			s.fault("--last and --limit exclude each other")
+		}
+	}
+	return newCommand(p, cmd, []string{"KEY"}, define, check, func(_ *settings, args []string) error {
+		read, err := newPageFunc(c.server)
+		if err != nil {
+			return failf("%w", err)
+		}
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		if err := scan(ctx, p.stdout, read, []byte(args[0]), c); err != nil {
+			return failf("%w", err)
+		}
+		return nil
+	})
+}
+
+// scan prints page after page until one is empty: then everything that was
+// readable when it was read is printed.
+func scan(ctx context.Context, w io.Writer, read pageFunc, key []byte, c scanConfig) error {
+	out := bufio.NewWriterSize(w, outputBufferBytes)
+	left := uint64(math.MaxUint64)
+	if n := max(c.limit, c.last); n > 0 {
+		left = n
+	}
+	next, last := c.from, c.last
+	for left > 0 && next < c.to {
+		request := pageRequest{key, next, c.to, min(left, scanPageRecords), last}
+		records, after, err := read(ctx, request)
+		if err != nil {
+			_ = out.Flush()
+			return fmt.Errorf("scan from sequence %d: %w", next, err)
+		}
+		for _, r := range records {
+			if err := printRecord(out, key, r, c.json); err != nil {
+				return fmt.Errorf("write output: %w", err)
+			}
+		}
+		if len(records) == 0 {
+			break
+		}
+		next, last, left = after, 0, left-min(left, uint64(len(records)))
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	return nil
+}
+
+// printRecord writes one line. A reader that goes away ends the process by
+// SIGPIPE, without a word, as it does any filter.
+func printRecord(out *bufio.Writer, key []byte, r scanned, json bool) error {
+	line := r.value
+	if json {
+		line = appendJSON(nil, key, r)
+	}
+	if _, err := out.Write(line); err != nil {
+		return err
+	}
+	return out.WriteByte('\n')
+}
+
+// appendJSON appends a record as a JSON object.
+func appendJSON(b, key []byte, r scanned) []byte {
+	b = append(b, `{"sequence":`...)
+	b = strconv.AppendUint(b, r.sequence, 10)
+	b = append(b, `,"timestampMs":`...)
+	b = strconv.AppendInt(b, r.timestampMs, 10)
+	b = appendJSONMember(b, "key", key)
+	b = appendJSONMember(b, "value", r.value)
+	return append(b, '}')
+}
+
+func appendJSONMember(b []byte, name string, content []byte) []byte {
+	if !utf8.Valid(content) {
+		b = append(b, `,"`+name+`B64":"`...)
+		b = base64.StdEncoding.AppendEncode(b, content)
+		return append(b, '"')
+	}
+	b = append(b, `,"`+name+`":`...)
+	quoted, err := jsontext.AppendQuote(b, content)
+	if err != nil { // it refuses nothing but invalid UTF-8
+		panic("quote " + name + ": " + err.Error())
+	}
+	return quoted
+}

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/server"
+)
+
+const serveLong = `Runs the server: the writer of one log, and its HTTP API.
+
+Every flag is also an environment variable: --flush-interval is ANNALS_FLUSH_INTERVAL. A flag beats its
+variable, and an empty variable counts as unset. Sizes read 64MiB, durations 100ms.
+
+The whole form of an S3 store is s3://BUCKET/PREFIX?endpoint=URL&region=R&path_style=true, of which everything
+behind the bucket may be left out. Credentials come from the AWS environment variables, files and roles.
+
+SIGTERM or SIGINT: it stops accepting, finishes what is under way, flushes, marks the shutdown clean and
+exits with status 0. A second signal ends it at once, with status 1; nothing acknowledged as durable is lost.
+Exit status 4: another writer has taken the log. A supervisor must not restart it then, or two writers
+take the log from each other for ever.`
+
+// serveConfig is everything that the flags of serve say.
+type serveConfig struct {
+	listen          string
+	store           storeURL
+	engine          engine.Options
+	bodyLimit       int64
+	appendTimeout   time.Duration
+	shutdownTimeout time.Duration
+	logLevel        slog.Level
+	logFormat       string
+	unread          []string // variables that look like ours and are not
+}
+
+var durability = parseChoice([]string{"durable", "memory"}, []engine.Durability{engine.Durable, engine.Memory})
+
+func newServe(p *process) *cobra.Command {
+	var c serveConfig
+	cmd := &cobra.Command{Use: "serve [flags]", Short: "Run the server", Long: serveLong}
+	return newCommand(p, cmd, nil, c.define, c.check, func(s *settings, _ []string) error {
+		c.unread = s.unread
+		return serve(p, c)
+	})
+}
+
+// define adds all flags, each with its variable.
+func (c *serveConfig) define(s *settings) {
+	c.addPlaceFlags(s)
+	c.addWriteFlags(s)
+	c.addSegmentFlags(s)
+	c.addLimitFlags(s)
+	c.addProcessFlags(s)
+	for _, name := range s.names() {
+		s.withVariable(name)
+	}
+}
+
+func (c *serveConfig) addPlaceFlags(s *settings) {
+	addFlag(s, "listen", "address", "127.0.0.1:8080", &c.listen, parseListen,
+		"host and port to serve on. The default is reachable from this machine only: whoever reaches the port can read and append everything")
+	addFlag(s, "store", "url", "file:./annals-data", &c.store, parseStoreURL,
+		"where the log is: mem: (gone at exit), file:PATH (a directory; every PUT waits for the disk) or s3://BUCKET/PREFIX "+
+			"(every PUT, GET and LIST is charged for)")
+}
+
+func (c *serveConfig) addWriteFlags(s *settings) {
+	o := &c.engine
+	addFlag(s, "ack", "durable|memory", "durable", &o.Ack, durability,
+		"what an append waits for that does not say. memory answers at once and loses the newest records in a crash")
+	addFlag(s, "read-visibility", "durable|memory", "durable", &o.ReadVisibility, durability,
+		"what reads see. memory shows records earlier, and a crash may take them back after they were read")
+	addFlag(s, "flush-interval", "duration", "", &o.FlushInterval, parseDuration,
+		"least time between two WAL objects that are not full. Shorter: less latency in a steady stream, more PUT requests "+
+			"(100ms is at most ten a second, about 130 USD a month on S3). An append after a quiet moment never waits for it "+
+			"(default 100ms on S3, 2ms in a directory or in memory)")
+	addFlag(s, "wal-object-bytes", "size", formatSize(engine.DefaultWALObjectBytes), &o.WALObjectBytes, parseSize[int64],
+		"size at which a WAL object is cut before its time. Larger: fewer requests in heavy load, more memory, and larger retries")
+	addFlag(s, "memtable-bytes", "size", formatSize(engine.DefaultMemtableBytes), &o.MemtableBytes, parseSize[int64],
+		"heap of the memtable at which it is written as a run. Larger: fewer and larger runs, more memory, and a longer start after a crash")
+	addFlag(s, "max-unflushed-bytes", "size", formatSize(engine.DefaultUnflushedBytes), &o.MaxUnflushedBytes, parseSize[int64],
+		"records that are not in runs yet, beyond which appends wait and then get 429. It is memory while the store is slow; "+
+			"a larger batch is refused")
+	addFlag(s, "cache-bytes", "size", formatSize(engine.DefaultCacheBytes), &o.CacheBytes, parseSize[int64],
+		"memory for blocks of tables. Smaller: more GET requests for reads of what is not in the memtables")
+}
+
+func (c *serveConfig) addSegmentFlags(s *settings) {
+	o := &c.engine
+	addFlag(s, "segment-interval", "duration", "1h", &o.SegmentInterval, parseDuration,
+		"age at which the active segment is sealed. Shorter: finer retention, and more segments that a read from the beginning visits")
+	addFlag(s, "segment-bytes", "size", formatSize(engine.DefaultSegmentBytes), &o.SegmentBytes, parseSize[int64],
+		"size of its records at which it is sealed at once. Larger: fewer segments, coarser retention")
+	addFlag(s, "segment-min-bytes", "size", "", &o.SegmentMinBytes, parseSize[int64],
+		"size below which age does not seal it, so that a slow log has few segments "+
+			"(default "+formatSize(engine.DefaultSegmentMinBytes)+", or --segment-bytes where that is less)")
+}
+
+func (c *serveConfig) addLimitFlags(s *settings) {
+	addFlag(s, "max-key-bytes", "size", formatSize(engine.DefaultMaxKeyBytes), &c.engine.MaxKeyBytes, parseSize[int],
+		"longest key. Long keys cost memory in the memtable and in each table's directory")
+	addFlag(s, "max-value-bytes", "size", formatSize(engine.DefaultMaxValueBytes), &c.engine.MaxValueBytes, parseSize[int],
+		"longest value. A read holds at least one whole value in memory")
+	addFlag(s, "body-limit", "size", "32MiB", &c.bodyLimit, parseSize[int64],
+		"longest request body; longer ones get 413. Each request under way may hold that much memory. JSON needs 4/3 of the values' size")
+	addFlag(s, "append-timeout", "duration", "30s", &c.appendTimeout, parseDuration,
+		"how long an append waits to become durable before it gets 504, outcome unknown. Shorter: clients must cope with that more often")
+}
+
+func (c *serveConfig) addProcessFlags(s *settings) {
+	addFlag(s, "shutdown-timeout", "duration", "30s", &c.shutdownTimeout, parseDuration,
+		"how long a shutdown may take. When it runs out the exit status is 1, and the next start replays the WAL")
+	addFlag(s, "log-level", "debug|info|warn|error", "info", &c.logLevel,
+		parseChoice([]string{"debug", "info", "warn", "error"},
+			[]slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError}),
+		"least level that is logged, on standard error")
+	addFlag(s, "log-format", "text|json", "text", &c.logFormat,
+		parseChoice([]string{"text", "json"}, []string{"text", "json"}), "how log lines are written")
+}
+
+// flagNames puts the flags' names into the faults that the engine and the
+// server report by their options' names.
+var flagNames = strings.NewReplacer(
+	"FlushInterval", "--flush-interval",
+	"WALObjectBytes", "--wal-object-bytes",
+	"MemtableBytes", "--memtable-bytes",
+	"MaxUnflushedBytes", "--max-unflushed-bytes",
+	"CacheBytes", "--cache-bytes",
+	"SegmentInterval", "--segment-interval",
+	"SegmentMinBytes", "--segment-min-bytes",
+	"SegmentBytes", "--segment-bytes",
+	"MaxKeyBytes", "--max-key-bytes",
+	"MaxValueBytes", "--max-value-bytes",
+	"BodyLimit", "--body-limit",
+	"AppendTimeout", "--append-timeout",
+)
+
+// check completes the options whose default depends on others, and reports
+// what the values contradict together.
+func (c *serveConfig) check(s *settings) {
+	if !s.changed("flush-interval") {
+		c.engine.FlushInterval = c.store.flushInterval
+	}
+	// A DB that is not open: only the numbers are looked at.
+	err := errors.Join(c.engine.Validate(), c.serverOptions((*engine.DB)(nil)).Validate())
+	if err == nil {
+		return
+	}
+	for _, fault := range strings.Split(err.Error(), "\n") {
+		s.fault("%s", flagNames.Replace(fault))
+	}
+}
+
+// serverOptions are the options of the HTTP server in front of db, but for its
+// logger.
+func (c *serveConfig) serverOptions(db server.DB) server.Options {
+	return server.Options{
+		DB: db, Ack: c.engine.Ack, AppendTimeout: c.appendTimeout, BodyLimit: c.bodyLimit,
+		MaxKeyBytes: c.engine.MaxKeyBytes, MaxValueBytes: c.engine.MaxValueBytes,
+	}
+}

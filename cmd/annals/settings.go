@@ -1,0 +1,211 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// variablePrefix begins the name of every environment variable that annals
+// reads.
+const variablePrefix = "ANNALS_"
+
+// testVariablePrefix begins the variables of the test suite.
+const testVariablePrefix = variablePrefix + "TEST_"
+
+// usageError lists everything that is wrong with a command line at once.
+type usageError struct{ faults []string }
+
+func (e *usageError) Error() string {
+	if len(e.faults) == 1 {
+		return e.faults[0]
+	}
+	return fmt.Sprintf("%d faults:\n  %s", len(e.faults), strings.Join(e.faults, "\n  "))
+}
+
+// settings are the flags and variables of one command. Reading them goes on
+// after a fault, so that all faults are reported at once.
+type settings struct {
+	flags     *pflag.FlagSet
+	variables map[string]*pflag.Flag // by the name of the variable
+	unread    []string               // variables that look like ours and are not
+	faults    []string
+}
+
+func newSettings(flags *pflag.FlagSet) *settings {
+	flags.SortFlags = false
+	return &settings{flags: flags, variables: make(map[string]*pflag.Flag)}
+}
+
+// newCommand builds a subcommand. define adds its flags; run gets the positional
+// arguments, whose names are in arguments, once there is no fault. check may
+// add faults that need all the values.
+func newCommand(p *process, cmd *cobra.Command, arguments []string, define func(*settings),
+	check func(*settings), run func(s *settings, args []string) error) *cobra.Command {
+	s := newSettings(cmd.Flags())
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.DisableFlagParsing = true // the library stops at the first fault
+	cmd.DisableFlagsInUseLine = true
+	cmd.SetUsageTemplate(usageTemplate)
+	define(s)
+	cmd.RunE = func(cmd *cobra.Command, raw []string) error {
+		args, help := s.parse(raw)
+		if help {
+			return cmd.Help()
+		}
+		s.readVariables(p.environ)
+		s.checkArguments(arguments, args)
+		check(s)
+		if len(s.faults) > 0 {
+			return &usageError{s.faults}
+		}
+		return run(s, args)
+	}
+	return cmd
+}
+
+const usageTemplate = `Usage:
+  {{.UseLine}}
+{{if .HasAvailableLocalFlags}}
+Flags:
+{{.LocalFlags.FlagUsagesWrapped 110 | trimTrailingWhitespaces}}
+{{end}}`
+
+// fault records something that is wrong with the command line.
+func (s *settings) fault(format string, args ...any) {
+	s.faults = append(s.faults, fmt.Sprintf(format, args...))
+}
+
+// parse sets the flags from the command line and returns the positional
+// arguments, and whether help is asked for.
+func (s *settings) parse(raw []string) (args []string, help bool) {
+	for len(raw) > 0 {
+		arg := raw[0]
+		raw = raw[1:]
+		switch {
+		case arg == "--":
+			return append(args, raw...), help
+		case arg == "-h" || arg == "--help":
+			help = true
+		case strings.HasPrefix(arg, "--"):
+			raw = s.parseFlag(arg[len("--"):], raw)
+		case len(arg) > 1 && arg[0] == '-':
+			s.fault("unknown flag %s", arg)
+		default:
+			args = append(args, arg)
+		}
+	}
+	return args, help
+}
+
+// parseFlag sets one flag from its text without the dashes, or records the
+// fault, and returns the rest of the command line behind its value.
+func (s *settings) parseFlag(text string, rest []string) []string {
+	name, value, given := strings.Cut(text, "=")
+	flag := s.flags.Lookup(name)
+	if flag != nil && !given && flag.NoOptDefVal != "" {
+		value, given = flag.NoOptDefVal, true
+	}
+	if !given && len(rest) > 0 && !strings.HasPrefix(rest[0], "--") {
+		value, given, rest = rest[0], true, rest[1:]
+	}
+	switch {
+	case flag == nil:
+		s.fault("unknown flag --%s", name)
+	case !given:
+		s.fault("--%s needs a value", name)
+	default:
+		s.set(flag, "--"+name, value)
+	}
+	return rest
+}
+
+func (s *settings) set(flag *pflag.Flag, source, value string) {
+	if err := flag.Value.Set(value); err != nil {
+		s.fault("%s: %s", source, strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	flag.Changed = true
+}
+
+// readVariables sets every flag that the command line did not from its
+// variable. An empty variable counts as unset.
+func (s *settings) readVariables(environ []string) {
+	for _, entry := range slices.Sorted(slices.Values(environ)) {
+		name, value, _ := strings.Cut(entry, "=")
+		if !strings.HasPrefix(name, variablePrefix) || strings.HasPrefix(name, testVariablePrefix) || value == "" {
+			continue
+		}
+		flag := s.variables[name]
+		switch {
+		case flag == nil:
+			s.unread = append(s.unread, name)
+		case !flag.Changed:
+			s.set(flag, name, value)
+		}
+	}
+}
+
+func (s *settings) checkArguments(names, args []string) {
+	for _, extra := range args[min(len(names), len(args)):] {
+		s.fault("unexpected argument %q", extra)
+	}
+	// An unknown flag may have taken the argument for its value.
+	if len(args) < len(names) && len(s.faults) == 0 {
+		s.fault("%s is missing", strings.Join(names[len(args):], " "))
+	}
+}
+
+// changed reports whether the flag was set, by itself or its variable.
+func (s *settings) changed(name string) bool { return s.flags.Lookup(name).Changed }
+
+// names returns the flags' names in the order in which they were added.
+func (s *settings) names() (names []string) {
+	s.flags.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return names
+}
+
+// variableOf is the name of a flag's environment variable.
+func variableOf(flag string) string {
+	return variablePrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// withVariable lets the flag's variable set it too.
+func (s *settings) withVariable(name string) {
+	s.variables[variableOf(name)] = s.flags.Lookup(name)
+}
+
+// value is a flag whose text is read by a function.
+type value[T any] struct {
+	target *T
+	parse  func(string) (T, error)
+	text   string
+	kind   string
+}
+
+func (v *value[T]) Set(text string) error {
+	parsed, err := v.parse(text)
+	if err != nil {
+		return err
+	}
+	*v.target, v.text = parsed, text
+	return nil
+}
+
+func (v *value[T]) String() string { return v.text }
+func (v *value[T]) Type() string   { return v.kind }
+
+// addFlag adds a flag of the given kind (a word for the help) to s. An empty
+// initial leaves the target as it is: its usage says what it means when it is
+// not set.
+func addFlag[T any](s *settings, name, kind, initial string, target *T, parse func(string) (T, error), usage string) {
+	v := &value[T]{target: target, parse: parse, kind: kind}
+	if initial != "" {
+		if err := v.Set(initial); err != nil {
+			panic(fmt.Sprintf("default of --%s: %v", name, err))
+		}
+	}
+	s.flags.Var(v, name, usage)
+}
