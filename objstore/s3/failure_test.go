@@ -508,3 +508,26 @@ func TestCredentialsThatCannotBeRefreshed(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 	require.True(t, request{verb: "put"}.translate(err).retry)
 }
+
+// A server may answer with the ETag of one version and the body of another. A
+// compare-and-swap must not build on that.
+func TestTornAnswers(t *testing.T) {
+	other := func(r *s3fake.Response) { r.Header.Set("ETag", `"00112233445566778899aabbccddeeff"`) }
+	s, srv, _ := open(t, nil)
+	put, err := s.Put(t.Context(), "n", []byte("body"), objstore.PutOptions{})
+	require.NoError(t, err)
+	srv.SetHook(on(s3fake.GetObject, 1, s3fake.Action{Rewrite: other}))
+	obj, err := s.Get(t.Context(), "n", objstore.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, put.ETag, obj.ETag, "asked again")
+	require.Equal(t, 2, srv.Count(s3fake.GetObject))
+
+	// An ETag that is never the MD5: two equal answers settle it, for the store.
+	srv.SetHook(on(s3fake.GetObject, always, s3fake.Action{Rewrite: other}))
+	for _, gets := range []int{4, 5} {
+		obj, err = s.Get(t.Context(), "n", objstore.GetOptions{})
+		require.NoError(t, err)
+		require.Equal(t, "body", string(obj.Body))
+		require.Equal(t, gets, srv.Count(s3fake.GetObject))
+	}
+}

@@ -1,7 +1,10 @@
 package s3
 
 import (
+	"bytes"
 	"context"
+	"crypto/md5"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +26,11 @@ const (
 	// maxSuffixTries bounds how often a suffix is asked for when the object changes
 	// between requests.
 	maxSuffixTries = 3
+	// maxTornTries bounds how often an answer that looks torn is asked for again, and
+	// maxTornBytes is the largest body that is looked at: what is replaced by
+	// compare-and-swap is small.
+	maxTornTries = 8
+	maxTornBytes = 8 << 20
 )
 
 // Get implements objstore.Store. A body that ends early, is longer than announced, or fails
@@ -32,6 +40,7 @@ func (s *Store) Get(ctx context.Context, name string, opts objstore.GetOptions) 
 		return objstore.Object{}, err
 	}
 	opts.Check()
+	var torn *objstore.Object
 	for try := 1; ; try++ {
 		var obj objstore.Object
 		err := s.do(ctx, request{verb: "get", name: name}, func(ctx context.Context) (err error) {
@@ -39,6 +48,12 @@ func (s *Store) Get(ctx context.Context, name string, opts objstore.GetOptions) 
 			return err
 		})
 		switch {
+		case err == nil && s.tornAnswer(&obj, torn):
+			if try == maxTornTries {
+				return objstore.Object{}, fmt.Errorf("get %s: %w: the body is not what its ETag says, %d times", name, errAnswer, try)
+			}
+			torn = &obj
+			continue
 		case err == nil:
 			return obj, nil
 		case opts.Suffix == 0 || !errors.Is(err, objstore.ErrRange) || try > maxSuffixTries:
@@ -57,6 +72,32 @@ func (s *Store) Get(ctx context.Context, name string, opts objstore.GetOptions) 
 			return objstore.Object{Body: []byte{}, Attributes: attrs}, nil
 		}
 	}
+}
+
+// tornAnswer reports whether an answer may have the ETag of one version of the
+// object and the body of another. Some servers that keep objects in files open
+// the file and read its attributes in two steps; a compare-and-swap that builds on
+// such an answer would overwrite what it never saw. Where the ETag of an object is
+// its MD5, as S3 and most servers have it, that is seen here. Where it is something
+// else (S3 with KMS keys), two answers in a row that are the same say so, and no
+// further answer of this store is looked at. before is the answer before, if that
+// was taken for torn.
+func (s *Store) tornAnswer(obj, before *objstore.Object) bool {
+	if s.etagsOpaque.Load() || int64(len(obj.Body)) != obj.Size || len(obj.Body) > maxTornBytes {
+		return false
+	}
+	etag, err := hex.DecodeString(strings.Trim(obj.ETag, `"`))
+	if err != nil || len(etag) != md5.Size {
+		return false // of a multipart upload, or no hash at all
+	}
+	if sum := md5.Sum(obj.Body); bytes.Equal(sum[:], etag) {
+		return false
+	}
+	if before != nil && before.ETag == obj.ETag && bytes.Equal(before.Body, obj.Body) {
+		s.etagsOpaque.Store(true)
+		return false
+	}
+	return true
 }
 
 func (s *Store) getOnce(ctx context.Context, name string, opts objstore.GetOptions) (objstore.Object, error) {

@@ -126,7 +126,7 @@ func openReal(t *testing.T) *Store {
 
 func TestConformanceServer(t *testing.T) {
 	realURL(t)
-	storetest.Run(t, func(t *testing.T) objstore.Store { return openReal(t) })
+	storetest.RunServer(t, func(t *testing.T) objstore.Store { return openReal(t) })
 }
 
 func TestF26AbandonedUploadsServer(t *testing.T) {

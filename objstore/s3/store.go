@@ -22,6 +22,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/annalsdb/annals/objstore"
@@ -37,6 +38,8 @@ type Store struct {
 	opts   Options // with defaults
 	client *awss3.Client
 	root   string // "" or Prefix + "/"
+
+	etagsOpaque atomic.Bool // ETags of single-part objects are not their MD5: see tornAnswer
 }
 
 var _ objstore.Store = (*Store)(nil)

@@ -22,7 +22,10 @@ func (s *suite) race(name string, opts objstore.PutOptions) objstore.PutResult {
 		winners []int
 		winner  objstore.PutResult
 	)
-	body := func(i int) []byte { return stamped(uint64(i), 500+i%3) }
+	s.races++
+	// No body comes twice: where an ETag is a hash of the body, a racer that writes what is
+	// there already would leave the condition true for another one.
+	body := func(i int) []byte { return stamped(uint64(s.races*1000+i), 500+i%3) }
 	g, ctx := errgroup.WithContext(s.ctx)
 	for i := range racers {
 		g.Go(func() error {
@@ -124,7 +127,7 @@ func (s *suite) raceReaders() {
 					return nil
 				default:
 				}
-				id, err := w.read(ctx, r%2 == 0)
+				id, err := w.read(ctx, r%2 == 0 || s.looseRanges)
 				if err != nil {
 					return err
 				}
