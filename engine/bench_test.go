@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -90,4 +91,27 @@ func benchmarkIngest(b *testing.B, delay time.Duration) {
 	if err := db.Close(context.Background()); err != nil {
 		b.Fatal(err)
 	}
+}
+
+// BenchmarkQuietAppend appends one record at a time, each after a quiet moment,
+// with 30 ms added to every PUT, and reports the median latency.
+func BenchmarkQuietAppend(b *testing.B) {
+	store := &slowPuts{mem.New(mem.Options{}), 30 * time.Millisecond}
+	db, err := Open(b.Context(), store, Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer db.Close(b.Context())
+	var took []time.Duration
+	for b.Loop() {
+		time.Sleep(2 * DefaultFlushInterval)
+		began := time.Now()
+		if _, err := db.Append(b.Context(), []Record{{Key: benchKey(1), Value: make([]byte, 100)}}, AppendOptions{}); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds())/1000, "p99-ms")
 }

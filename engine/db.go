@@ -22,9 +22,9 @@ import (
 //     to the WAL object under construction (builder).
 //   - A cut moves the builder's bytes to cuts, from where they go to the uploader
 //     in id order. The uploader calls onDurable in id order (I1).
-//   - rotate freezes the active memory at a WAL object boundary; the flusher
-//     writes frozen memories as runs, oldest first (I5), and commits each by one
-//     edit of the MANIFEST, never before it is durable.
+//   - rotate freezes the active memory at a WAL object boundary; buildLoop turns
+//     frozen memories into runs, and commitLoop uploads them and commits each by
+//     one edit of the MANIFEST, oldest first (I5), never before it is durable.
 //   - Every change of the memories or of the MANIFEST publishes a new view under
 //     mu; readers never take mu.
 //
@@ -47,7 +47,7 @@ type DB struct {
 	end        context.CancelFunc
 	background sync.WaitGroup
 	flushWake  chan struct{} // capacity 1
-	tableBuf   []byte        // of the flusher (or of Open): memory for the next table
+	builtRuns  chan *builtRun
 	failedCh   chan struct{} // closed by fail
 
 	mu            sync.Mutex
@@ -63,6 +63,7 @@ type DB struct {
 
 	active     *memory
 	frozen     []*memory // waiting to be flushed, oldest first
+	built      int       // how many of frozen buildLoop has taken
 	recent     []*memory // flushed, kept for readers at the tip, oldest first
 	segment    segmentClock
 	unflush    int64 // record bytes in active and frozen
@@ -72,14 +73,15 @@ type DB struct {
 	waiters    []*durableWaiter
 	snapshot   *manifest.Snapshot
 
-	builder   *wal.Builder // nil or the object under construction
-	nextID    uint64       // its id
-	lastCut   time.Duration
-	stopCut   func() bool // of the armed cut timer, or nil
-	stopSeal  func() bool // of the armed seal timer, or nil
-	cuts      []cut
-	spare     [][]byte // buffers of objects that landed, for the next ones
-	submitted []cut    // at the uploader, not yet durable, in id order
+	builder      *wal.Builder // nil or the object under construction
+	nextID       uint64       // its id
+	lastCut      time.Duration
+	stopCut      func() bool // of the armed cut timer, or nil
+	stopSeal     func() bool // of the armed seal timer, or nil
+	cuts         []cut
+	spare        [][]byte // buffers of objects that landed, for the next ones
+	tableBuffers [][]byte // of tables that were uploaded, for the next ones
+	submitted    []cut    // at the uploader, not yet durable, in id order
 
 	stats counters
 }

@@ -57,15 +57,30 @@ func (db *DB) rotate(seal bool) {
 	}
 }
 
-// flushLoop writes frozen memories as runs, oldest first, until the DB ends.
-func (db *DB) flushLoop() {
+// builtRun is a memory in the form in which it is stored.
+type builtRun struct {
+	m      *memory
+	run    *manifest.Run
+	tables []builtTable
+}
+
+// builtTable is one table of a run, not yet in the store.
+type builtTable struct {
+	ref  base.ObjectID
+	body []byte
+}
+
+// buildLoop turns frozen memories into tables, oldest first, while commitLoop
+// uploads and commits those before: the processor and the store work at the same
+// time. At most two runs are built and not committed.
+func (db *DB) buildLoop() {
 	for {
 		db.mu.Lock()
 		var m *memory
-		if len(db.frozen) > 0 {
-			m = db.frozen[0]
+		if db.built < len(db.frozen) {
+			m = db.frozen[db.built]
+			db.built++
 		}
-		next := db.next
 		db.mu.Unlock()
 		if m == nil {
 			select {
@@ -75,20 +90,37 @@ func (db *DB) flushLoop() {
 				return
 			}
 		}
-		if err := db.flushFrozen(m, next); err != nil {
-			db.failWith(fmt.Errorf("flush: %w", err))
+		select {
+		case db.builtRuns <- db.buildRun(m):
+		case <-db.life.Done():
 			return
 		}
 	}
 }
 
-// flushFrozen makes one frozen memory part of the MANIFEST.
-func (db *DB) flushFrozen(m *memory, next uint64) error {
+// commitLoop brings built runs into the store and the MANIFEST, in order.
+func (db *DB) commitLoop() {
+	for {
+		select {
+		case b := <-db.builtRuns:
+			if err := db.commitFrozen(b); err != nil {
+				db.failWith(fmt.Errorf("flush: %w", err))
+				return
+			}
+		case <-db.life.Done():
+			return
+		}
+	}
+}
+
+// commitFrozen makes the oldest frozen memory part of the MANIFEST.
+func (db *DB) commitFrozen(b *builtRun) error {
+	m := b.m
 	var err error
 	if m.table.Empty() {
 		err = db.sealFlushed(db.life, m)
 	} else {
-		err = db.flushMemory(db.life, m, next)
+		err = db.commitRun(db.life, b)
 	}
 	if err != nil {
 		return err
@@ -96,6 +128,7 @@ func (db *DB) flushFrozen(m *memory, next uint64) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	db.frozen = slices.Delete(db.frozen, 0, 1)
+	db.built--
 	db.frozenHeap -= m.heap
 	db.unflush -= m.bytes
 	if !m.table.Empty() {
@@ -121,26 +154,34 @@ func (db *DB) trimRecent() {
 	}
 }
 
-// flushMemory writes a memory with records as a run, waits until all of it is
-// durable (F10), and commits. next is the next sequence to be assigned.
-func (db *DB) flushMemory(ctx context.Context, m *memory, next uint64) error {
-	run, written, err := db.writeRun(ctx, m)
-	if err != nil {
-		return err
+// commitRun uploads a run, waits until all of its records are durable (F10), and
+// commits it.
+func (db *DB) commitRun(ctx context.Context, b *builtRun) error {
+	m := b.m
+	var written time.Time
+	for _, t := range b.tables {
+		var err error
+		if written, err = db.putTable(ctx, t.ref, t.body); err != nil {
+			return err
+		}
+		db.keepTableBuffer(t.body) // the store does not keep it
 	}
 	if db.uploader != nil { // else it was replayed from the store
 		if err := db.waitDurable(ctx, m.end); err != nil {
 			return err
 		}
 	}
+	db.mu.Lock()
+	next := max(db.next, m.end)
+	db.mu.Unlock()
 	f := manifest.Flush{
 		Epoch:           db.epoch,
 		From:            m.from,
 		To:              m.to,
-		Run:             run,
+		Run:             b.run,
 		Start:           m.start,
 		End:             m.end,
-		Next:            max(next, m.end),
+		Next:            next,
 		Segment:         m.segment,
 		SegmentStartMs:  m.table.FirstTimestamp(),
 		LastTimestampMs: m.table.LastTimestamp(),
@@ -154,7 +195,7 @@ func (db *DB) flushMemory(ctx context.Context, m *memory, next uint64) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	db.stats.flushes++
-	for _, t := range run.GetTables() {
+	for _, t := range b.run.GetTables() {
 		db.stats.flushedBytes += t.GetSize()
 	}
 	return nil
@@ -174,48 +215,63 @@ func (db *DB) sealFlushed(ctx context.Context, m *memory) error {
 	}
 }
 
-// writeRun writes the memory's records as tables and returns the run, and the
-// store's time when it had taken the last one.
-func (db *DB) writeRun(ctx context.Context, m *memory) (*manifest.Run, time.Time, error) {
+// buildRun builds the tables of a memory; none if it has no records.
+func (db *DB) buildRun(m *memory) *builtRun {
+	b := &builtRun{m: m}
+	if m.table.Empty() {
+		return b
+	}
 	id := db.env.NewULID()
-	run := &manifest.Run{Id: id[:]}
-	var written time.Time
+	b.run = &manifest.Run{Id: id[:]}
 	var w *sst.Writer
 	var ref base.ObjectID
-	finish := func() error {
+	finish := func() {
 		body, info := w.Finish()
 		w = nil
-		at, err := db.putTable(ctx, ref, body)
-		if err != nil {
-			return err
-		}
-		if int64(cap(body)) <= 2*db.opts.TableBytes {
-			db.tableBuf = body // the store does not keep it
-		}
-		written = at
-		run.Tables = append(run.Tables, tableLine(ref, info))
-		return nil
+		b.tables = append(b.tables, builtTable{ref, body})
+		b.run.Tables = append(b.run.Tables, tableLine(ref, info))
 	}
 	for rec := range m.table.All() {
 		if w != nil && w.EstimatedSize() >= db.opts.TableBytes {
-			if err := finish(); err != nil {
-				return nil, time.Time{}, err
-			}
+			finish()
 		}
 		if w == nil {
 			ref = base.ObjectID{
 				Tree: tree, Kind: base.KindSST, Role: base.RoleWriter,
 				Epoch: db.epoch, Segment: m.segment, ULID: db.env.NewULID(),
 			}
-			w = sst.NewWriter(sst.WriterOptions{ID: ref.ULID, Segment: m.segment, BlockBytes: db.opts.BlockBytes, Buffer: db.tableBuf})
-			db.tableBuf = nil
+			w = sst.NewWriter(sst.WriterOptions{
+				ID: ref.ULID, Segment: m.segment, BlockBytes: db.opts.BlockBytes, Buffer: db.tableBuffer(),
+			})
 		}
 		w.Add(rec.Key, rec.Sequence, rec.Timestamp, rec.Value)
 	}
-	if err := finish(); err != nil {
-		return nil, time.Time{}, err
+	finish()
+	return b
+}
+
+// maxTableBuffers bounds the memory kept for the next tables.
+const maxTableBuffers = 2
+
+// tableBuffer returns memory for a table, or nil.
+func (db *DB) tableBuffer() []byte {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	n := len(db.tableBuffers)
+	if n == 0 {
+		return nil
 	}
-	return run, written, nil
+	buf := db.tableBuffers[n-1]
+	db.tableBuffers = db.tableBuffers[:n-1]
+	return buf
+}
+
+func (db *DB) keepTableBuffer(buf []byte) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	if len(db.tableBuffers) < maxTableBuffers && int64(cap(buf)) <= 2*db.opts.TableBytes {
+		db.tableBuffers = append(db.tableBuffers, buf)
+	}
 }
 
 // tableLine describes a table for the manifest.

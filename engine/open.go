@@ -78,6 +78,7 @@ func newDB(store objstore.Store, o Options, snap *manifest.Snapshot) *DB {
 		owner:     newOwner(o.Env),
 		ident:     wal.Identity{LogID: [16]byte(snap.State.GetLogId()), Tree: tree},
 		flushWake: make(chan struct{}, 1),
+		builtRuns: make(chan *builtRun),
 		failedCh:  make(chan struct{}),
 		snapshot:  snap,
 		nextID:    1,
@@ -152,7 +153,8 @@ func (db *DB) open(ctx context.Context, snap *manifest.Snapshot) error {
 		OnFailed:  db.failWith,
 		OnSpace:   db.onSpace,
 	})
-	db.spawn("flush", db.flushLoop)
+	db.spawn("build runs", db.buildLoop)
+	db.spawn("commit runs", db.commitLoop)
 	db.spawn("poll", db.pollLoop)
 	return nil
 }
@@ -354,7 +356,7 @@ func (r *recovery) flush(to manifest.Pos, seal bool) error {
 	m := r.db.active
 	m.to, m.seal = to, seal
 	m.table.Freeze()
-	if err := r.db.flushMemory(r.ctx, m, m.end); err != nil {
+	if err := r.db.commitRun(r.ctx, r.db.buildRun(m)); err != nil {
 		return err
 	}
 	r.at = to
