@@ -102,3 +102,37 @@ func BenchmarkAppendHandler(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkHotScanHTTP reads 10 records of one key again and again, in logs that
+// hold equal bytes in 1,000 and in 1,000,000 keys. All of it is flushed; what is
+// read is warm.
+func BenchmarkHotScanHTTP(b *testing.B) {
+	for _, keys := range []int{1000, 1_000_000} {
+		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
+			db := openDB(b, mem.New(mem.Options{}), engine.Options{})
+			key := func(i int) []byte { return fmt.Appendf(nil, "key-%012d", i) }
+			value := benchValue()[:100]
+			for i := 0; i < 2_000_000; i += 1000 {
+				var recs []engine.Record
+				for j := range 1000 {
+					recs = append(recs, engine.Record{Key: key((i + j) % keys), Value: value})
+				}
+				if i == 0 {
+					for range 10 {
+						recs = append(recs, engine.Record{Key: key(keys / 2), Value: value})
+					}
+				}
+				_, err := db.Append(b.Context(), recs, engine.AppendOptions{Ack: engine.Memory})
+				require.NoError(b, err)
+			}
+			require.NoError(b, db.Flush(b.Context()))
+			c := newBenchClient(b, start(b, Options{DB: db}))
+			for b.Loop() {
+				page, err := c.Scan(b.Context(), key(keys/2), client.ScanOptions{Limit: 10})
+				if err != nil || len(page.Values) != 10 {
+					b.Fatal(len(page.Values), err)
+				}
+			}
+		})
+	}
+}
