@@ -4,6 +4,7 @@
 //	annals serve            run the server
 //	annals append           load newline-delimited JSON
 //	annals scan KEY         print the records of one key
+//	annals inspect          show what a log consists of
 //	annals version          print what was built
 //
 // "annals COMMAND --help" lists the flags with their defaults and costs.
@@ -100,6 +101,6 @@ func newRoot(p *process) *cobra.Command {
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
-	root.AddCommand(newServe(p), newAppend(p), newScan(p), newVersion(p))
+	root.AddCommand(newServe(p), newAppend(p), newScan(p), newInspect(p), newVersion(p))
 	return root
 }
