@@ -14,6 +14,10 @@ import (
 //   - ErrApplied (also wrapped): next shows that this very edit is in force;
 //   - any other error: it does not apply and never will.
 //
+// An edit that was made from a version must only be given to a committer that knows that
+// version or a newer one (Committer.Current): an older state may lack what it names, and its
+// error is final.
+//
 // Its own effect must falsify its precondition, so that a second application is
 // impossible. It names runs, segments and groups by id, never by their place. It must
 // not touch version and commit_id.

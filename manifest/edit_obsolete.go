@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/annalsdb/annals/internal/base"
 )
@@ -15,6 +16,16 @@ type obsoleteKey struct {
 
 func keyOf(o *Obsolete) obsoleteKey {
 	return obsoleteKey{o.Ref.ID(), o.SegmentsOnly, segmentRange{o.FirstSegment, o.LastSegment}}
+}
+
+// retire puts the tables of runs that leave the tree on the obsolete list, without a
+// stamp. The caller takes the runs out of the state in the same edit (I7).
+func retire(s *State, runs []*Run) {
+	for _, r := range runs {
+		for _, t := range r.Tables {
+			s.Obsolete = append(s.Obsolete, &Obsolete{Ref: t.Ref, Size: t.Size})
+		}
+	}
 }
 
 // HasUnstamped reports whether the obsolete list has entries without a stamp.
@@ -56,6 +67,46 @@ func StampObsolete(snap *Snapshot) Edit {
 			if !changed {
 				return ErrApplied
 			}
+			return nil
+		},
+	}
+}
+
+// ForgetObsolete removes entries of whole objects from the obsolete list, after the
+// objects were deleted. It is already in force when none of them is listed.
+//
+// It is a bug of the caller, and an error, to have deleted an object whose entry has no stamp (its grace
+// period had not begun), or an index of which ranges of segments are listed still:
+// only the index says which tables those are, so it goes last. The entries stay then.
+//
+// Unlike other edits of a writer it may follow a clean close: it takes nothing back from what
+// the next open relies on.
+func ForgetObsolete(epoch uint64, deleted []base.ObjectID) Edit {
+	gone := make(map[base.ObjectID]bool, len(deleted))
+	for _, id := range deleted {
+		gone[id] = true
+	}
+	return Edit{
+		Name: fmt.Sprintf("forget %d deleted objects", len(deleted)),
+		Apply: func(s *State) error {
+			if err := checkEpoch("writer", s.Writer.GetEpoch(), epoch); err != nil {
+				return err
+			}
+			kept := make([]*Obsolete, 0, len(s.Obsolete))
+			for _, o := range s.Obsolete {
+				switch id := o.Ref.ID(); {
+				case !gone[id]:
+					kept = append(kept, o)
+				case o.SegmentsOnly:
+					return fmt.Errorf("%s was deleted before its segments [%d, %d]", id.Name(), o.FirstSegment, o.LastSegment)
+				case o.SinceMs == 0:
+					return fmt.Errorf("%s was deleted before its grace period began", id.Name())
+				}
+			}
+			if len(kept) == len(s.Obsolete) {
+				return ErrApplied
+			}
+			s.Obsolete = kept
 			return nil
 		},
 	}

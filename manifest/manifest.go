@@ -106,6 +106,10 @@ func (p Pos) Proto() *Position { return &Position{Epoch: p.Epoch, Id: p.ID} }
 // Pos returns the stored position as a value. Nil gives the zero position.
 func (x *Position) Pos() Pos { return Pos{x.GetEpoch(), x.GetId()} }
 
+// Last returns the id of the newest segment that this one spans: its own, unless others were
+// merged into it.
+func (x *Segment) Last() uint32 { return max(x.GetId(), x.GetLastId()) }
+
 // RefOf returns the stored form of an object's id.
 func RefOf(id base.ObjectID) *ObjectRef {
 	return &ObjectRef{

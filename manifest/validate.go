@@ -169,7 +169,7 @@ func (v *validator) segment(g *Segment, active bool) error {
 	case g.LastId != 0 && g.LastId <= g.Id:
 		return fmt.Errorf("merged up to segment %d", g.LastId)
 	}
-	if err := v.window(g.Id, max(g.Id, g.LastId), g.FirstSequence, end); err != nil {
+	if err := v.window(g.Id, g.Last(), g.FirstSequence, end); err != nil {
 		return err
 	}
 	at, tables := g.FirstSequence, 0

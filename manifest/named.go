@@ -1,0 +1,42 @@
+package manifest
+
+import "github.com/annalsdb/annals/internal/base"
+
+// NamedObjects returns every written-once object that the state itself refers to: tables of its
+// runs, indexes of groups, the state object, pins, and what its obsolete list names. An object
+// that is not among them may be an orphan.
+//
+// It does not read objects: the tables that are listed in an index, and what a pinned manifest
+// names, belong to the tree too. Whoever deletes unnamed objects adds those first
+// (Groups and Pins, and Obsolete entries with SegmentsOnly, say which to read), or deletes none. The
+// state must be valid.
+func NamedObjects(s *State) map[base.ObjectID]struct{} {
+	n := len(s.Obsolete) + len(s.Groups) + len(s.Pins) + 1
+	for _, g := range s.Segments {
+		for _, r := range g.Runs {
+			n += len(r.Tables)
+		}
+	}
+	named := make(map[base.ObjectID]struct{}, n)
+	add := func(ref *ObjectRef) { named[ref.ID()] = struct{}{} }
+	for _, g := range s.Segments {
+		for _, r := range g.Runs {
+			for _, t := range r.Tables {
+				add(t.Ref)
+			}
+		}
+	}
+	for _, g := range s.Groups {
+		add(g.Index)
+	}
+	if s.State != nil {
+		add(s.State)
+	}
+	for _, p := range s.Pins {
+		add(p.Ref)
+	}
+	for _, o := range s.Obsolete {
+		add(o.Ref)
+	}
+	return named
+}
