@@ -1,0 +1,155 @@
+package compaction
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/annalsdb/annals/internal/base"
+	"github.com/annalsdb/annals/manifest"
+	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/objstore/mem"
+	"github.com/annalsdb/annals/sst"
+)
+
+// fixture is a tree with real tables, and the model of what they hold.
+type fixture struct {
+	*tree
+	store *mem.Store
+	model []base.Record // in the order of flushes
+	rng   *rand.Rand
+	// tableBytes is the stored size at which flushes are cut into tables.
+	tableBytes int64
+}
+
+func newFixture(seed uint64, l Limits) *fixture {
+	return &fixture{tree: newTree(l), store: mem.New(mem.Options{}), rng: rand.New(rand.NewPCG(seed, 7)), tableBytes: 1 << 40}
+}
+
+// value makes n bytes that compress about 2 to 1.
+func (f *fixture) value(n int) []byte {
+	b := make([]byte, n+32)
+	for i := 0; i < n; i += 32 {
+		binary.LittleEndian.PutUint64(b[i:], f.rng.Uint64())
+		binary.LittleEndian.PutUint64(b[i+8:], f.rng.Uint64())
+	}
+	return b[:n:n]
+}
+
+// append flushes a run of n records with the keys and values that the functions give, one
+// in ten sequences left out; none gives a run that covers a gap.
+func (f *fixture) append(t testing.TB, n int, key func(i int) []byte, value func(i int) []byte) {
+	start := f.s.FlushedEnd
+	next := start
+	recs := make([]base.Record, n)
+	for i := range recs {
+		if f.rng.IntN(10) == 0 {
+			next++
+		}
+		recs[i] = base.Record{Key: key(i), Value: value(i), Sequence: next, Timestamp: 1_700_000_000_000 + int64(next/7)}
+		next++
+	}
+	next += uint64(f.rng.IntN(3)) + 1
+	f.model = append(f.model, recs...)
+	sortRecords(recs)
+	r := &manifest.Run{Id: f.id(), Start: start, End: next}
+	for len(recs) > 0 {
+		ref := base.ObjectID{Kind: base.KindSST, Role: base.RoleWriter, Epoch: 1, Segment: f.active().Id, ULID: base.ULID(f.id())}
+		w := sst.NewWriter(sst.WriterOptions{ID: ref.ULID, Segment: ref.Segment, BlockBytes: 4 << 10})
+		for len(recs) > 0 && w.EstimatedSize() < f.tableBytes {
+			w.Add(recs[0].Key, recs[0].Sequence, recs[0].Timestamp, recs[0].Value)
+			recs = recs[1:]
+		}
+		body, info := w.Finish()
+		_, err := f.store.Put(t.Context(), ref.Name(), body, objstore.PutOptions{IfAbsent: true})
+		require.NoError(t, err)
+		r.Tables = append(r.Tables, TableLine(ref, info))
+	}
+	f.active().Runs = append(f.active().Runs, r)
+	f.s.FlushedEnd = next
+}
+
+// some flushes n records over keys k0..k(keys-1) with values of up to size bytes.
+func (f *fixture) some(t testing.TB, n, keys, size int) {
+	f.append(t, n,
+		func(int) []byte { return fmt.Appendf(nil, "k%04d", f.rng.IntN(keys)) },
+		func(int) []byte { return f.value(f.rng.IntN(size + 1)) })
+}
+
+func sortRecords(recs []base.Record) {
+	slices.SortStableFunc(recs, func(a, b base.Record) int { return base.Compare(a.Key, a.Sequence, b.Key, b.Sequence) })
+}
+
+// job is the consolidation of the active segment's runs, sealed, or the merge of all
+// sealed segments.
+func (f *fixture) job() Job {
+	var inputs []*manifest.Run
+	for _, g := range f.s.Segments {
+		inputs = append(inputs, g.Runs...)
+	}
+	first, last := f.s.Segments[0].Id, f.active().Id
+	if len(f.s.Segments) == 1 {
+		return newJob(Relieve, first, first, inputs)
+	}
+	return newJob(Merge, first, last-1, inputs)
+}
+
+func (f *fixture) runner(store objstore.Store) *Runner {
+	return &Runner{Store: store, Env: testEnv(99), Epoch: testEpoch, Limits: f.l, MaxBufferBytes: 1 << 20}
+}
+
+// requireDone checks that a result holds exactly the model, in tables that verify,
+// and that its edit applies.
+func (f *fixture) requireDone(t testing.TB, job Job, res *Result) {
+	t.Helper()
+	sortRecords(f.model)
+	var got []base.Record
+	var names []base.ObjectID
+	var stored uint64
+	for _, line := range res.Output.Tables {
+		id := line.Ref.ID()
+		names = append(names, id)
+		stored += line.Size
+		require.Equal(t, base.ObjectID{Kind: base.KindSST, Role: base.RoleCompactor, Epoch: testEpoch, Segment: job.First, ULID: id.ULID}, id)
+		before := len(got)
+		require.NoError(t, openTable(t, f.store, line).Verify(t.Context(), func(r *base.Record) error {
+			got = append(got, *r)
+			return nil
+		}))
+		require.Equal(t, int(line.Records), len(got)-before)
+	}
+	require.Equal(t, res.Outputs, names)
+	require.Equal(t, len(f.model), len(got))
+	for i := range got {
+		w, g := &f.model[i], &got[i]
+		if !bytes.Equal(w.Key, g.Key) || !bytes.Equal(w.Value, g.Value) || w.Sequence != g.Sequence || w.Timestamp != g.Timestamp {
+			require.Fail(t, "wrong record", "record %d: %q %d, want %q %d", i, g.Key, g.Sequence, w.Key, w.Sequence)
+		}
+	}
+	require.Equal(t, uint64(len(got)), res.RecordsIn)
+	require.Equal(t, uint64(len(got)), res.RecordsOut)
+	require.Equal(t, job.Stored, res.BytesIn)
+	require.Equal(t, stored, res.BytesOut)
+	require.NoError(t, res.Edit.Apply(f.s))
+	f.requireValid(t)
+	require.ErrorIs(t, res.Edit.Apply(f.s), manifest.ErrApplied) // F22
+}
+
+func openTable(t testing.TB, store objstore.Store, line *manifest.Table) *sst.Reader {
+	id := line.Ref.ID()
+	r, err := sst.Open(t.Context(), sst.ReaderOptions{
+		Name: id.Name(), ID: id.ULID, Size: int64(line.Size), MetaOffset: int64(line.MetaOffset),
+		Source: &source{task: &task{r: &Runner{Store: store, Env: testEnv(1)}}, name: id.Name(), size: int64(line.Size)},
+	})
+	require.NoError(t, err)
+	return r
+}
+
+// sealActive seals the active segment, an hour after the one before.
+func (f *fixture) sealActive() { f.seal(time.Duration(f.active().Id) * time.Hour) }
