@@ -109,12 +109,14 @@ func (k frameKind) open(name string, tree uint32, body []byte) ([]byte, error) {
 	if string(body[:offVersion]) != k.magic {
 		return nil, base.Corruptf(name, 0, "magic %q, want %q", body[:offVersion], k.magic)
 	}
-	if v := binary.LittleEndian.Uint32(body[offVersion:]); v != FormatVersion {
-		return nil, fmt.Errorf("read %s: log has format version %d, this binary knows %d: %w", name, v, FormatVersion, ErrVersion)
-	}
 	checked, trailer := body[:len(body)-sumBytes], body[len(body)-sumBytes:]
 	if got, want := k.checksum(tree, checked), binary.LittleEndian.Uint64(trailer); got != want {
 		return nil, base.Corruptf(name, int64(len(checked)), "checksum is %016x, content has %016x", want, got)
+	}
+	// Magic, version and checksum keep their places in every version, so that an intact
+	// newer object can be told from a damaged one.
+	if v := binary.LittleEndian.Uint32(body[offVersion:]); v != FormatVersion {
+		return nil, fmt.Errorf("read %s: log has format version %d, this binary knows %d: %w", name, v, FormatVersion, ErrVersion)
 	}
 	if r := body[offReserved:offLength]; r[0]|r[1]|r[2] != 0 {
 		return nil, base.Corruptf(name, offReserved, "reserved bytes are not zero")

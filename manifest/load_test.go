@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"sync"
 	"testing"
@@ -84,6 +85,7 @@ func TestFoundStates(t *testing.T) {
 	newer.RequiredFeatures = []string{"f"}
 	v9 := EncodeLog(logOf(fresh.LogId))
 	v9[offVersion] = 9
+	binary.LittleEndian.PutUint64(v9[len(v9)-sumBytes:], logFrame.checksum(0, v9[:len(v9)-sumBytes]))
 	for _, c := range []struct {
 		name           string
 		manifest, log  []byte
