@@ -61,7 +61,11 @@ func (db *DB) Append(ctx context.Context, recs []Record, o AppendOptions) (Appen
 		}
 		return res, nil
 	case <-ctx.Done():
-		return AppendResult{}, &AppendError{Unknown, ctx.Err()}
+		err := ctx.Err()
+		if last := db.uploader.Stats().LastError; last != nil {
+			err = fmt.Errorf("%w (the store's last answer: %w)", err, last)
+		}
+		return AppendResult{}, &AppendError{Unknown, err}
 	}
 }
 

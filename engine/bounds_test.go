@@ -1,18 +1,23 @@
 package engine
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 	"weak"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/annalsdb/annals/compaction"
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/manifest"
 	"github.com/annalsdb/annals/objstore"
@@ -286,7 +291,9 @@ func TestOneBadAnswerOfThePoll(t *testing.T) {
 		}
 		return fault.Plan{}
 	})
-	db := openTest(t, store, smallOptions())
+	o := smallOptions()
+	o.DisableCompaction = true
+	db := openTest(t, store, o)
 	// Another process's commit (a compactor's beat): the poll then has a body.
 	snap, err := manifest.Load(t.Context(), store, base.SystemEnv(), 0)
 	require.NoError(t, err)
@@ -365,7 +372,7 @@ func damagedLog(t *testing.T, runs ...[][]Record) objstore.Store {
 				if _, err := store.Put(t.Context(), ref.Name(), body, objstore.PutOptions{IfAbsent: true}); err != nil {
 					return err
 				}
-				run.Tables = append(run.Tables, tableLine(ref, info))
+				run.Tables = append(run.Tables, compaction.TableLine(ref, info))
 			}
 			run.End = s.FlushedEnd
 			g.Runs = append(g.Runs, run)
@@ -474,4 +481,44 @@ func TestLandedBodiesAreCollected(t *testing.T) {
 	for _, c := range db.cuts[:cap(db.cuts)] {
 		require.Zero(t, len(c.body), "bytes of an object that landed")
 	}
+}
+
+// PUTs that fail are not silent: not ready, a line in the log, and the reason in
+// the errors of those who wait.
+func TestFailingPutsAreVisible(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+		full := errors.New("no space left")
+		store := fault.New(newStore(), func(_ context.Context, op fault.Op) fault.Plan {
+			if down.Load() && op.Kind == fault.Put {
+				return fault.Refuse(full)
+			}
+			return fault.Plan{}
+		})
+		var logged bytes.Buffer
+		o := simulatedOptions()
+		o.DisableCompaction = true
+		o.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+		db := openTest(t, store, o)
+		mustAppend(t, db, record("k", "v"))
+		require.NoError(t, db.Ready(t.Context()))
+		down.Store(true)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		_, err := db.Append(ctx, []Record{record("k", "late")}, AppendOptions{})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, full)
+		require.ErrorIs(t, db.Ready(t.Context()), full)
+		synctest.Wait()
+		require.Contains(t, logged.String(), "records cannot be made durable")
+		require.Contains(t, logged.String(), "no space left")
+		lines := strings.Count(logged.String(), "records cannot be made durable")
+		require.Less(t, lines, 6, "now and then, not every second")
+		down.Store(false)
+		require.NoError(t, db.WaitDurable(t.Context(), 1))
+		time.Sleep(2 * time.Second)
+		require.NoError(t, db.Ready(t.Context()))
+		synctest.Wait()
+		require.Contains(t, logged.String(), "over")
+	})
 }

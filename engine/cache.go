@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,31 +15,50 @@ import (
 	"github.com/annalsdb/annals/sst"
 )
 
-// blockCache keeps decoded blocks within one byte budget. Safe for concurrent
-// use.
+// blockCache keeps decoded blocks within one byte budget. Metadata, of which a
+// block serves many keys, is kept apart from data and never makes room for it: it
+// takes what it needs, up to half of the budget, and data has the rest. So a scan
+// of any length costs other readers no metadata. Safe for concurrent use.
 type blockCache struct {
-	c            *otter.Cache[sst.BlockKey, sst.Block]
+	meta, data   *otter.Cache[sst.BlockKey, sst.Block]
 	hits, misses atomic.Uint64
+
+	budget uint64
+	taken  atomic.Uint64 // what data may not use: all bytes of meta, rounded up
+	mu     sync.Mutex    // for changes of taken
 }
 
-// blockOverhead is what an entry costs beside its block's own bytes.
-const blockOverhead = 128
+const (
+	// blockOverhead is what an entry costs beside its block's own bytes.
+	blockOverhead = 128
+	// Metadata takes its share of the budget in so many steps.
+	metaSteps = 32
+)
 
 func newBlockCache(budget int64) *blockCache {
-	return &blockCache{c: otter.Must(&otter.Options[sst.BlockKey, sst.Block]{
-		MaximumWeight: uint64(budget),
+	b := &blockCache{budget: uint64(budget)}
+	b.meta, b.data = newBlocks(max(1, b.budget/2)), newBlocks(b.budget)
+	return b
+}
+
+func newBlocks(maximum uint64) *otter.Cache[sst.BlockKey, sst.Block] {
+	return otter.Must(&otter.Options[sst.BlockKey, sst.Block]{
+		MaximumWeight: maximum,
 		// No goroutines of its own: the budget holds when Put returns, and a
 		// simulation decides everything.
 		Executor: func(f func()) { f() },
 		Weigher: func(_ sst.BlockKey, b sst.Block) uint32 {
 			return uint32(min(int64(b.MemoryBytes())+blockOverhead, 1<<32-1))
 		},
-	})}
+	})
 }
 
 // Get implements sst.Cache.
 func (b *blockCache) Get(k sst.BlockKey) (sst.Block, bool) {
-	block, ok := b.c.GetIfPresent(k)
+	block, ok := b.meta.GetIfPresent(k)
+	if !ok {
+		block, ok = b.data.GetIfPresent(k)
+	}
 	if ok {
 		b.hits.Add(1)
 	} else {
@@ -48,17 +68,54 @@ func (b *blockCache) Get(k sst.BlockKey) (sst.Block, bool) {
 }
 
 // Put implements sst.Cache.
-func (b *blockCache) Put(k sst.BlockKey, block sst.Block, _ bool) { b.c.Set(k, block) }
+func (b *blockCache) Put(k sst.BlockKey, block sst.Block, metadata bool) {
+	if !metadata {
+		b.data.Set(k, block)
+		return
+	}
+	b.meta.Set(k, block)
+	if b.share() == b.taken.Load() {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if share := b.share(); share != b.taken.Load() {
+		b.data.SetMaximum(b.budget - share)
+		b.taken.Store(share)
+	}
+}
 
-// tables opens the tables of a log for reading: ranges come from the store, each
-// missing range by one request however many readers want it at once.
+// share is what metadata takes of the budget: its bytes, rounded up to a step.
+func (b *blockCache) share() uint64 {
+	step := max(1, b.budget/2/metaSteps)
+	return min((b.meta.WeightedSize()+step-1)/step*step, b.budget/2)
+}
+
+// tables opens the tables of a log for reading: ranges come from the disk cache
+// or the store, each missing range by one request however many readers want it at
+// once.
 type tables struct {
 	store  objstore.Store
 	env    *base.Env
 	cache  *blockCache
+	disk   *diskCache // nil: none
+	hedge  hedger
 	flight flight
 	gets   atomic.Uint64
 	bytes  atomic.Uint64
+	took   atomic.Int64 // nanoseconds of all gets together
+}
+
+// report fills in what a status says about the disk cache and slow reads.
+func (ts *tables) report(s *Status) {
+	s.TableReadTime = time.Duration(ts.took.Load())
+	s.TableReadHedges = ts.hedge.sent.Load()
+	if d := ts.disk; d != nil {
+		s.DiskCacheBytes = d.bytes.Load()
+		s.DiskCacheHits, s.DiskCacheMisses = d.hits.Load(), d.misses.Load()
+		s.DiskCacheErrors, s.DiskCacheEvictions = d.failures.Load(), d.evictions.Load()
+		s.DiskCacheDropped = d.dropped.Load()
+	}
 }
 
 // Reads of a range are tried a few times: a failed GET may be a passing fault,
@@ -77,7 +134,7 @@ func (ts *tables) open(ctx context.Context, t *viewTable) (*sst.Reader, error) {
 		ID:         t.id.ULID,
 		Size:       t.size,
 		MetaOffset: t.metaOffset,
-		Source:     &tableSource{tables: ts, name: t.name},
+		Source:     &tableSource{tables: ts, name: t.name, id: t.id.ULID},
 		Cache:      ts.cache,
 	})
 }
@@ -86,19 +143,33 @@ func (ts *tables) open(ctx context.Context, t *viewTable) (*sst.Reader, error) {
 type tableSource struct {
 	tables *tables
 	name   string
+	id     base.ULID
 }
 
 // ReadRange implements sst.RangeReader.
 func (s *tableSource) ReadRange(ctx context.Context, off, n int64) ([]byte, error) {
 	return s.tables.flight.do(ctx, rangeKey{s.name, off, n}, func() ([]byte, error) {
-		return s.tables.read(ctx, s.name, off, n)
+		disk, key := s.tables.disk, diskKey{s.id, off, n}
+		if body, ok := disk.get(ctx, key); ok {
+			return body, nil
+		}
+		body, err := s.tables.read(ctx, s.name, off, n)
+		if err == nil {
+			disk.put(key, body)
+		}
+		return body, err
 	})
 }
 
 func (ts *tables) read(ctx context.Context, name string, off, n int64) ([]byte, error) {
 	for attempt := 0; ; attempt++ {
-		obj, err := ts.store.Get(ctx, name, objstore.GetOptions{Offset: off, Length: n, MaxBytes: n})
-		ts.gets.Add(1)
+		obj, err := ts.hedge.get(ctx, ts.env, n, func(ctx context.Context) (objstore.Object, error) {
+			began := ts.env.Elapsed()
+			obj, err := ts.store.Get(ctx, name, objstore.GetOptions{Offset: off, Length: n, MaxBytes: n})
+			ts.gets.Add(1)
+			ts.took.Add(int64(ts.env.Elapsed() - began))
+			return obj, err
+		})
 		if err == nil {
 			if int64(len(obj.Body)) != n {
 				return nil, base.Corruptf(name, off, "the object has %d bytes and ends within the range of %d bytes", obj.Size, n)
@@ -113,6 +184,21 @@ func (ts *tables) read(ctx context.Context, name string, off, n int64) ([]byte, 
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
 	}
+}
+
+// distrust reports whether it helps to read again an object that err calls
+// corrupt: the wrong bytes may come from the disk cache, which kept what was once
+// received, and from now on keeps nothing of the object.
+func (ts *tables) distrust(err error) bool {
+	if err == nil || ts.disk == nil {
+		return false
+	}
+	var corrupt *base.CorruptError // allocated, so not on the usual way
+	if !errors.As(err, &corrupt) {
+		return false
+	}
+	id, ok := base.ParseObjectName(corrupt.Object)
+	return ok && ts.disk.distrust(id.ULID)
 }
 
 // worthRetrying reports whether the same request might succeed a little later.

@@ -104,6 +104,35 @@ func (c *checker) found(err error) error {
 	return err
 }
 
+// absent is found for an error that may say that an object is not there: that is no damage
+// if the log has gone on since the walk began and needs it no longer.
+func (c *checker) absent(err error, needed func(*manifest.State) bool) error {
+	if errors.Is(err, objstore.ErrNotFound) {
+		now, lerr := manifest.Load(c.ctx, c.store, c.o.Env, tree)
+		if lerr != nil {
+			return c.found(lerr)
+		}
+		if !needed(now.State) {
+			return nil
+		}
+	}
+	return c.found(err)
+}
+
+// isLive reports whether a run of the state has the table.
+func isLive(s *manifest.State, id base.ObjectID) bool {
+	for _, segment := range s.GetSegments() {
+		for _, run := range segment.GetRuns() {
+			for _, t := range run.GetTables() {
+				if t.GetRef().ID() == id {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 func (c *checker) walk(snap *manifest.Snapshot) error {
 	s := snap.State
 	c.report.ManifestVersion = s.GetVersion()
@@ -216,12 +245,13 @@ func (r *runChecker) table(t *manifest.Table, id base.ObjectID) error {
 	if err == nil {
 		err = reader.Verify(c.ctx, r.record)
 	}
+	live := func(s *manifest.State) bool { return isLive(s, id) }
 	if err != nil {
-		return c.found(err)
+		return c.absent(err, live)
 	}
 	head, err := c.store.Head(c.ctx, name)
 	if err != nil {
-		return c.found(fmt.Errorf("look at %s: %w", name, err))
+		return c.absent(fmt.Errorf("look at %s: %w", name, err), live)
 	}
 	p := reader.Properties()
 	c.report.TableRecords += p.Records
@@ -261,7 +291,7 @@ func (c *checker) wal(snap *manifest.Snapshot) error {
 		object, _, err := wal.Read(c.ctx, c.store, ident, at.Epoch, at.ID)
 		name := base.WALName(tree, at.Epoch, at.ID)
 		if errors.Is(err, objstore.ErrNotFound) {
-			if err := c.lost(at); err != nil {
+			if err := c.lost(ident, at); err != nil {
 				return err
 			}
 			break
@@ -287,16 +317,33 @@ func (c *checker) wal(snap *manifest.Snapshot) error {
 
 // lost looks at what lies behind a WAL object that is not there. Usually that is
 // the end of the log: nothing, or objects behind a gap that were never
-// acknowledged. But a fence is only ever put where all before it exists.
-func (c *checker) lost(at manifest.Pos) error {
+// acknowledged. But a fence is only ever put where all before it exists, and an
+// object knows up to which id all were there when it was made.
+func (c *checker) lost(ident wal.Identity, at manifest.Pos) error {
 	prefix, name := base.WALEpochPrefix(tree, at.Epoch), base.WALName(tree, at.Epoch, at.ID)
-	return objstore.ListAll(c.ctx, c.store, prefix, name, func(e objstore.Entry) (bool, error) {
-		if !wal.IsFence(e.Size) {
-			return true, nil
+	needed := func(s *manifest.State) bool { return !at.Less(s.GetPosition().Pos()) }
+	missing := func(why, proof string) error {
+		return c.absent(fmt.Errorf("%w: %s is missing, %s %s (%w)", ErrCorrupt, name, why, proof, objstore.ErrNotFound), needed)
+	}
+	var behind uint64 // the last record object behind it
+	err := objstore.ListAll(c.ctx, c.store, prefix, name, func(e objstore.Entry) (bool, error) {
+		if wal.IsFence(e.Size) {
+			behind = 0
+			return false, missing("below the fence", e.Name)
 		}
-		c.damaged(fmt.Errorf("%w: %s is missing, below the fence %s", ErrCorrupt, name, e.Name))
-		return false, nil
+		if _, _, id, ok := base.ParseWALName(e.Name); ok {
+			behind = id
+		}
+		return true, nil
 	})
+	if err != nil || behind == 0 {
+		return err
+	}
+	o, _, err := wal.Read(c.ctx, c.store, ident, at.Epoch, behind)
+	if err != nil || o.Fence || o.Durable < at.ID {
+		return nil // an object behind a gap is dead: what is wrong with it does not matter
+	}
+	return missing("though it was in the store before", base.WALName(tree, at.Epoch, behind))
 }
 
 // limits checks what the manifest says about sequences against where the WAL ends.

@@ -55,6 +55,9 @@ func (db *DB) Close(ctx context.Context) error {
 	case err == nil:
 		return nil
 	case durable < end:
+		if last := db.uploader.Stats().LastError; last != nil {
+			err = fmt.Errorf("%w (the store's last answer: %w)", err, last)
+		}
 		return fmt.Errorf("close: sequences [%d, %d) are not known to be durable: %w", durable, end, err)
 	default:
 		return fmt.Errorf("close: everything is durable, but the shutdown is not marked clean: %w", err)

@@ -54,11 +54,16 @@ func (c *core) checkFresh() error {
 
 // withView calls read with the current view. When read finds that an object is
 // missing, the head is read again: if the object is still named, that is
-// damage; if not, the view was old and read starts over with the new one.
+// damage; if not, the view was old and read starts over with the new one. Wrong
+// bytes that the disk cache may have kept are read again once (F35).
 func (c *core) withView(ctx context.Context, read func(*view) error) error {
-	for {
+	for again := true; ; {
 		v := c.view.Load()
 		err := read(v)
+		if again && c.tables.distrust(err) {
+			again = false
+			continue
+		}
 		if err == nil || !errors.Is(err, objstore.ErrNotFound) {
 			return err
 		}

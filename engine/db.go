@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -56,6 +57,7 @@ type DB struct {
 	closed        bool  // no reads either
 	next          uint64
 	durable       uint64 // every sequence below is durable
+	durableID     uint64 // every WAL object of this epoch up to it is in the store
 	seqLimit      uint64 // as committed (I3)
 	raising       bool   // a commit that raises seqLimit is under way
 	lastTimestamp int64
@@ -83,6 +85,9 @@ type DB struct {
 	tableBuffers [][]byte // of tables that were uploaded, for the next ones
 	submitted    []cut    // at the uploader, not yet durable, in id order
 
+	collector *collector
+	compactor *compactor // nil if disabled
+
 	stats counters
 }
 
@@ -91,6 +96,7 @@ type cut struct {
 	id   uint64
 	end  uint64 // sequence after its last record
 	body []byte
+	at   time.Duration // Elapsed() when it was cut
 }
 
 // counters are guarded by DB.mu.
@@ -101,6 +107,11 @@ type counters struct {
 	flushFailures, seals           uint64
 	commits                        uint64
 	overloaded                     uint64
+	segmentsDropped, bytesDropped  uint64
+	retentionFailures              uint64
+	collected                      Collected
+	collections, sweeps            uint64
+	collectFailures                uint64
 }
 
 // storeClock estimates the store's time from its last answer.
@@ -217,6 +228,7 @@ func (db *DB) publishView(snapshotChanged bool) {
 	memories = append(memories, db.recent...)
 	memories = append(memories, db.frozen...)
 	memories = append(memories, db.active)
+	memories = db.withoutDropped(memories)
 	if old := db.view.Load(); old != nil && !snapshotChanged {
 		db.publish(old.withMemories(memories))
 		return
@@ -248,12 +260,70 @@ const pollInterval = time.Second
 
 // pollLoop reads the MANIFEST every second until the DB ends.
 func (db *DB) pollLoop() {
+	head := trouble{log: db.opts.Logger, env: db.env, what: "the log's head cannot be read"}
+	puts := trouble{log: db.opts.Logger, env: db.env, what: "records cannot be made durable"}
 	for db.opts.Env.Sleep(db.life, pollInterval) == nil {
-		if err := db.poll(db.life); err != nil && db.life.Err() == nil {
-			db.opts.Logger.Warn("the log's head could not be read", "error", err)
+		err := db.poll(db.life)
+		if db.life.Err() != nil {
+			return
 		}
+		head.note(err)
+		puts.note(db.walTrouble())
 	}
 }
+
+// trouble tells operators that something fails: at once, then now and then, and
+// when it is over. Used by one goroutine.
+type trouble struct {
+	log   *slog.Logger
+	env   *base.Env
+	what  string
+	since time.Duration // Elapsed() of the first failure; 0: none
+	told  time.Duration // of the last line
+}
+
+// tellEvery is how often a failure that goes on is logged.
+const tellEvery = 30 * time.Second
+
+func (t *trouble) note(err error) {
+	now := t.env.Elapsed()
+	switch {
+	case err == nil && t.since != 0:
+		t.log.Info(t.what+": over", "lasted", (now - t.since).Round(time.Second))
+		t.since = 0
+	case err == nil:
+	case t.since == 0:
+		t.since, t.told = now, now
+		t.log.Warn(t.what, "error", err)
+	case now-t.told >= tellEvery:
+		t.told = now
+		t.log.Warn(t.what, "error", err, "for", (now - t.since).Round(time.Second))
+	}
+}
+
+// walTrouble returns why the oldest WAL object has not landed for some time, or nil.
+func (db *DB) walTrouble() error {
+	db.mu.Lock()
+	var oldest cut
+	if len(db.submitted) > 0 {
+		oldest = db.submitted[0]
+	}
+	db.mu.Unlock()
+	if oldest.id == 0 {
+		return nil
+	}
+	age := db.env.Elapsed() - oldest.at
+	if age < walLate {
+		return nil
+	}
+	if err := db.uploader.Stats().LastError; err != nil {
+		return fmt.Errorf("WAL object %d has not landed for %v: %w", oldest.id, age.Round(time.Second), err)
+	}
+	return fmt.Errorf("WAL object %d has not landed for %v: the store does not answer", oldest.id, age.Round(time.Second))
+}
+
+// walLate is how long a WAL object may be under way before that is trouble.
+const walLate = 5 * time.Second
 
 // poll reads the MANIFEST once.
 func (db *DB) poll(ctx context.Context) error {
@@ -274,6 +344,9 @@ func (db *DB) poll(ctx context.Context) error {
 // fenced, as far as it knows.
 func (db *DB) Ready(ctx context.Context) error {
 	if err := db.readErr(); err != nil {
+		return err
+	}
+	if err := db.walTrouble(); err != nil {
 		return err
 	}
 	age := db.env.Elapsed() - time.Duration(db.proved.Load())

@@ -354,6 +354,28 @@ func TestKeysPages(t *testing.T) {
 	}
 }
 
+func TestKeysPageIsBoundedInBytes(t *testing.T) {
+	db := openTest(t, newStore(), Options{FlushInterval: time.Millisecond})
+	var recs []Record
+	for i := range 3000 {
+		recs = append(recs, record(fmt.Sprintf("%04d%04000d", i, 0), ""))
+	}
+	mustAppend(t, db, recs...)
+	total := 0
+	var o KeysOptions
+	for {
+		page, err := db.Keys(t.Context(), o)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(page.Keys), maxKeysBytes/4000+1)
+		total += len(page.Keys)
+		if !page.More {
+			break
+		}
+		o.After = page.Keys[len(page.Keys)-1]
+	}
+	require.Equal(t, 3000, total)
+}
+
 func TestWaitWakesOnItsKeyOnly(t *testing.T) {
 	db := openTest(t, newStore(), smallOptions())
 	mustAppend(t, db, record("k", "old"))

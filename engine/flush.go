@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/annalsdb/annals/compaction"
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/manifest"
 	"github.com/annalsdb/annals/memtable"
@@ -229,7 +230,7 @@ func (db *DB) buildRun(m *memory) *builtRun {
 		body, info := w.Finish()
 		w = nil
 		b.tables = append(b.tables, builtTable{ref, body})
-		b.run.Tables = append(b.run.Tables, tableLine(ref, info))
+		b.run.Tables = append(b.run.Tables, compaction.TableLine(ref, info))
 	}
 	for rec := range m.table.All() {
 		if w != nil && w.EstimatedSize() >= db.opts.TableBytes {
@@ -272,31 +273,6 @@ func (db *DB) keepTableBuffer(buf []byte) {
 	if len(db.tableBuffers) < maxTableBuffers && int64(cap(buf)) <= 2*db.opts.TableBytes {
 		db.tableBuffers = append(db.tableBuffers, buf)
 	}
-}
-
-// tableLine describes a table for the manifest.
-func tableLine(ref base.ObjectID, info sst.Info) *manifest.Table {
-	p := info.Properties
-	t := &manifest.Table{
-		Ref:              manifest.RefOf(ref),
-		Size:             uint64(info.Size),
-		MetaOffset:       uint64(info.MetaOffset),
-		LowerKey:         base.LowerBound(p.FirstKey),
-		FirstSequence:    p.FirstSequence,
-		LastSequence:     p.LastSequence,
-		FirstTimestampMs: p.FirstTimestamp,
-		LastTimestampMs:  p.LastTimestamp,
-		Records:          p.Records,
-		Keys:             p.Keys,
-		Bytes:            p.Bytes,
-	}
-	if upper, ok := base.UpperBound(p.LastKey); ok {
-		if upper == nil {
-			upper = []byte{} // absent means unbounded
-		}
-		t.UpperKey = upper
-	}
-	return t
 }
 
 // putTable uploads one table until it is there. The name is new and ours alone,

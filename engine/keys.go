@@ -39,6 +39,7 @@ func (c *core) keys(ctx context.Context, v *view, frontier uint64, o KeysOptions
 		return KeysPage{}, err
 	}
 	var page KeysPage
+	bytesOfKeys := 0
 	for len(sources) > 0 {
 		least := sources[0].key
 		for _, s := range sources[1:] {
@@ -49,10 +50,11 @@ func (c *core) keys(ctx context.Context, v *view, frontier uint64, o KeysOptions
 		if !bytes.HasPrefix(least, o.Prefix) {
 			break // all keys with the prefix come first
 		}
-		if len(page.Keys) == limit {
+		if len(page.Keys) == limit || bytesOfKeys >= maxKeysBytes {
 			page.More = true
 			break
 		}
+		bytesOfKeys += len(least)
 		page.Keys = append(page.Keys, bytes.Clone(least))
 		if sources, err = advanceSources(ctx, sources, page.Keys[len(page.Keys)-1]); err != nil {
 			return KeysPage{}, err
@@ -60,6 +62,9 @@ func (c *core) keys(ctx context.Context, v *view, frontier uint64, o KeysOptions
 	}
 	return page, nil
 }
+
+// maxKeysBytes bounds the keys of one page, beside their number (I9).
+const maxKeysBytes = 4 << 20
 
 // keySource is one sorted stream of distinct keys, positioned at key.
 type keySource struct {

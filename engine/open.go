@@ -153,9 +153,19 @@ func (db *DB) open(ctx context.Context, snap *manifest.Snapshot) error {
 		OnFailed:  db.failWith,
 		OnSpace:   db.onSpace,
 	})
+	db.tables.openDisk(db.life, db.spawn, db.opts.DiskCacheDir, db.opts.DiskCacheBytes, db.opts.Logger)
 	db.spawn("build runs", db.buildLoop)
 	db.spawn("commit runs", db.commitLoop)
 	db.spawn("poll", db.pollLoop)
+	if !db.opts.DisableCompaction {
+		db.compactor = &compactor{
+			store: db.store, env: db.env, log: db.opts.Logger, commits: db.committer, limits: db.opts.compactionLimits(),
+		}
+		db.spawn("compact", func() { db.compactor.run(db.life) })
+	}
+	db.collector = newCollector(db)
+	db.spawn("retention", db.retentionLoop)
+	db.spawn("collect", db.collector.loop)
 	return nil
 }
 

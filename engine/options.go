@@ -33,6 +33,7 @@ const (
 	DefaultRecentBytes     = 64 << 20
 	DefaultUnflushedBytes  = 512 << 20
 	DefaultCacheBytes      = 256 << 20
+	DefaultDiskCacheBytes  = 10 << 30
 	DefaultTableBytes      = 64 << 20
 	DefaultBlockBytes      = 32 << 10
 	DefaultSegmentInterval = time.Hour
@@ -42,6 +43,10 @@ const (
 	DefaultMaxValueBytes   = 16 << 20
 	DefaultMaxRuns         = 4096
 	DefaultStaleAfter      = 5 * time.Minute
+
+	DefaultRetentionInterval = time.Minute
+	DefaultGCInterval        = time.Minute
+	DefaultGCGrace           = 15 * time.Minute
 )
 
 // Options of Open. The zero value of every field takes its default. Byte
@@ -82,6 +87,15 @@ type Options struct {
 
 	// CacheBytes is the memory for decoded blocks of tables. Default 256 MiB.
 	CacheBytes int64
+	// DiskCacheDir is a folder on a local disk for ranges of tables that were read
+	// from the store; it is created if it does not exist. Default "": none. It
+	// survives a restart, belongs to one process at a time, and may be deleted at
+	// any time. If it cannot be used, the log works without it, and says so in its
+	// log of events.
+	DiskCacheDir string
+	// DiskCacheBytes bounds the files in it, with what they occupy beside their
+	// bytes. Default 10 GiB.
+	DiskCacheBytes int64
 	// TableBytes is the size at which a run is cut into another SST. Default 64
 	// MiB.
 	TableBytes int64
@@ -89,19 +103,47 @@ type Options struct {
 	BlockBytes int
 
 	// SegmentInterval is the age at which the active segment is sealed, once it
-	// holds SegmentMinBytes. Default 1 h.
+	// holds SegmentMinBytes or is older than an eighth of Retention. Default 1 h, or
+	// an eighth of Retention if that is less.
 	SegmentInterval time.Duration
 	// SegmentBytes is the size of record bytes at which it is sealed at once.
-	// Default 16 GiB. Retention drops whole segments.
+	// Default 16 GiB, or an eighth of RetentionBytes if that is less. Retention
+	// drops whole segments.
 	SegmentBytes int64
 	// SegmentMinBytes keeps a slow log from collecting tiny segments. Default 64
-	// MiB.
+	// MiB, or SegmentBytes if that is less.
 	SegmentMinBytes int64
+
+	// Retention is how long records are kept: a segment is dropped, whole, once it
+	// was sealed that long ago by the store's time. So a record stays for this long
+	// and at most for the time longer that its segment was active. Default 0: for ever.
+	// At least 1 s, the resolution of the store's time.
+	Retention time.Duration
+	// RetentionBytes drops the oldest sealed segments while the log holds more
+	// record bytes than this. Default 0: no limit. The active segment stays, whatever
+	// its size.
+	RetentionBytes int64
+	// RetentionInterval is how often both are looked at. Default 60 s, or Retention
+	// if that is less. With Retention each look costs one request.
+	RetentionInterval time.Duration
+	// GCInterval is how often objects that are no longer needed are looked for and
+	// deleted. Default 60 s. A look that finds nothing costs no request, but one of
+	// the whole bucket an hour.
+	GCInterval time.Duration
+	// GCGrace is how long an object stays after it left the log, by the store's
+	// time, for those who read from an old view (invariant I7). Default 15 min. It must
+	// be at least StaleAfter + 1 min, and above the StaleAfter of every other
+	// reader of the log.
+	GCGrace time.Duration
 
 	// MaxKeyBytes and MaxValueBytes refuse larger records. Defaults 4,096 and 16
 	// MiB.
 	MaxKeyBytes   int
 	MaxValueBytes int
+
+	// DisableCompaction leaves compaction to other processes (Compact). Without any,
+	// runs and small segments pile up, and reads look at all of them.
+	DisableCompaction bool
 
 	// StaleAfter is how long a reader may go without a successful look at the
 	// MANIFEST before reads of objects answer ErrStale (invariant I7). Default 5
@@ -123,6 +165,7 @@ const (
 	maxBlockBytes     = 16 << 20
 	maxKeyBytes       = 64 << 10
 	maxValueBytes     = 256 << 20
+	minDiskCacheBytes = 16 << 20
 )
 
 // withDefaults returns the options with every zero field set.
@@ -137,14 +180,20 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.MaxUnflushedBytes, DefaultUnflushedBytes)
 	setDefault(&o.MaxRuns, DefaultMaxRuns)
 	setDefault(&o.CacheBytes, DefaultCacheBytes)
+	if o.DiskCacheDir != "" {
+		setDefault(&o.DiskCacheBytes, DefaultDiskCacheBytes)
+	}
 	setDefault(&o.TableBytes, DefaultTableBytes)
 	setDefault(&o.BlockBytes, DefaultBlockBytes)
-	setDefault(&o.SegmentInterval, DefaultSegmentInterval)
-	setDefault(&o.SegmentBytes, DefaultSegmentBytes)
+	setDefault(&o.SegmentInterval, atMost(DefaultSegmentInterval, o.Retention/retentionParts))
+	setDefault(&o.SegmentBytes, atMost(DefaultSegmentBytes, o.RetentionBytes/retentionParts))
 	setDefault(&o.SegmentMinBytes, min(DefaultSegmentMinBytes, o.SegmentBytes))
 	setDefault(&o.MaxKeyBytes, DefaultMaxKeyBytes)
 	setDefault(&o.MaxValueBytes, DefaultMaxValueBytes)
 	setDefault(&o.StaleAfter, DefaultStaleAfter)
+	setDefault(&o.RetentionInterval, atMost(DefaultRetentionInterval, o.Retention))
+	setDefault(&o.GCInterval, DefaultGCInterval)
+	setDefault(&o.GCGrace, DefaultGCGrace)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -159,6 +208,18 @@ func setDefault[T comparable](field *T, value T) {
 	if *field == zero {
 		*field = value
 	}
+}
+
+// retentionParts is how many parts of what is kept a segment may be old or large by
+// default: retention drops whole segments, so the log holds a part more than asked.
+const retentionParts = 8
+
+// atMost returns def, or limit if there is one (above 0) and it is less.
+func atMost[T ~int64](def, limit T) T {
+	if limit <= 0 {
+		return def
+	}
+	return min(def, limit)
 }
 
 // Validate reports every option that is out of its bounds or contradicts
@@ -189,6 +250,10 @@ func (o Options) Validate() error {
 	atLeast("MaxUnflushedBytes", o.MaxUnflushedBytes, 1)
 	atLeast("MaxRuns", int64(o.MaxRuns), 1)
 	atLeast("CacheBytes", o.CacheBytes, 1)
+	check(o.DiskCacheDir != "" || o.DiskCacheBytes == 0, "DiskCacheBytes is %d, but there is no DiskCacheDir", o.DiskCacheBytes)
+	if o.DiskCacheDir != "" {
+		atLeast("DiskCacheBytes", o.DiskCacheBytes, minDiskCacheBytes)
+	}
 	between("TableBytes", o.TableBytes, 1, maxTableBytes)
 	between("BlockBytes", int64(o.BlockBytes), 1, maxBlockBytes)
 	check(o.SegmentInterval > 0, "SegmentInterval is %v; it must be above 0", o.SegmentInterval)
@@ -202,5 +267,27 @@ func (o Options) Validate() error {
 		"MaxUnflushedBytes (%d) is below MaxKeyBytes + MaxValueBytes (%d): the largest record could never be appended",
 		o.MaxUnflushedBytes, o.MaxKeyBytes+o.MaxValueBytes)
 	check(o.StaleAfter >= 5*pollInterval, "StaleAfter is %v; it must be at least %v, or a late look at the head makes reads fail", o.StaleAfter, 5*pollInterval)
+	o.validateRetention(check)
 	return errors.Join(errs...)
+}
+
+// graceMargin is what GCGrace must exceed StaleAfter by. It covers that the store's
+// time has a resolution of a second and its servers' clocks differ, that clocks run
+// at different rates, and a request that was sent just before the view went stale.
+const graceMargin = time.Minute
+
+// validateRetention checks the options of retention and collection.
+func (o *Options) validateRetention(check func(ok bool, format string, args ...any)) {
+	check(o.Retention == 0 || o.Retention >= time.Second, "Retention is %v; it must be 0 (for ever) or at least 1s", o.Retention)
+	check(o.RetentionBytes >= 0, "RetentionBytes is %d; it must be 0 (no limit) or above", o.RetentionBytes)
+	check(o.RetentionInterval > 0, "RetentionInterval is %v; it must be above 0", o.RetentionInterval)
+	check(o.Retention <= 0 || o.RetentionInterval <= o.Retention,
+		"RetentionInterval (%v) is above Retention (%v): records would stay for more than twice as long", o.RetentionInterval, o.Retention)
+	check(o.Retention <= 0 || o.SegmentInterval <= o.Retention,
+		"SegmentInterval (%v) is above Retention (%v): only whole segments are dropped, so records would stay for more than twice as long", o.SegmentInterval, o.Retention)
+	check(o.RetentionBytes <= 0 || o.SegmentBytes <= o.RetentionBytes,
+		"SegmentBytes (%d) is above RetentionBytes (%d): the active segment alone would exceed what is kept", o.SegmentBytes, o.RetentionBytes)
+	check(o.GCInterval > 0, "GCInterval is %v; it must be above 0", o.GCInterval)
+	check(o.GCGrace >= o.StaleAfter+graceMargin,
+		"GCGrace (%v) is below StaleAfter (%v) + %v: objects would be deleted while a reader may still need them", o.GCGrace, o.StaleAfter, graceMargin)
 }

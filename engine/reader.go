@@ -84,7 +84,9 @@ type KeysOptions struct {
 // MaxPage is the largest page of keys or segments.
 const MaxPage = 10_000
 
-// KeysPage is one page of keys. When More, the next page is After the last key.
+// KeysPage is one page of keys. When More, the next page is After the last key. A
+// page holds at most about 4 MiB of keys, so it may have fewer than Limit and yet
+// More.
 type KeysPage struct {
 	Keys [][]byte
 	More bool

@@ -46,27 +46,42 @@ func (db *DB) sealIfDue() {
 	if !c.started {
 		return
 	}
-	old := db.env.Elapsed()-c.since >= db.opts.SegmentInterval && c.bytes >= db.opts.SegmentMinBytes
+	age := db.env.Elapsed() - c.since
+	old := age >= db.opts.SegmentInterval && (c.bytes >= db.opts.SegmentMinBytes || db.oldForRetention(age))
 	full := db.committedRuns() >= db.opts.MaxRuns && activeSegment(db.snapshot.State).GetId() == db.active.segment
 	if old || full || c.bytes >= db.opts.SegmentBytes {
 		db.rotate(true)
 	}
 }
 
+// oldForRetention reports whether a segment of this age is sealed however small it
+// is: else retention could not drop what it holds in time.
+func (db *DB) oldForRetention(age time.Duration) bool {
+	return db.opts.Retention > 0 && age >= db.opts.Retention/retentionParts
+}
+
 // armSealTimer makes sealIfDue run when the active segment reaches its age and
-// no append comes to notice. A segment that is too small by then is sealed by
-// the append that makes it large enough. Callers hold mu.
+// no append comes to notice, and once more when it is old for retention. A segment
+// that is too small by then is sealed by the append that makes it large enough.
+// Callers hold mu.
 func (db *DB) armSealTimer() {
-	c := &db.segment
-	if !c.started || db.stopSeal != nil {
-		return
+	if db.segment.started && db.stopSeal == nil {
+		db.sealAtAge(db.opts.SegmentInterval)
 	}
+}
+
+// sealAtAge makes sealIfDue run when the active segment has this age. Callers hold mu.
+func (db *DB) sealAtAge(age time.Duration) {
 	segment := db.active.segment
-	db.stopSeal = db.env.AfterFunc(max(0, c.since+db.opts.SegmentInterval-db.env.Elapsed()), func() {
+	db.stopSeal = db.env.AfterFunc(max(0, db.segment.since+age-db.env.Elapsed()), func() {
 		db.mu.Lock()
 		defer db.mu.Unlock()
-		if db.failed == nil && !db.closing && db.active.segment == segment {
-			db.sealIfDue()
+		if db.failed != nil || db.closing || db.active.segment != segment {
+			return
+		}
+		db.sealIfDue()
+		if later := db.opts.Retention / retentionParts; later > age && db.active.segment == segment {
+			db.sealAtAge(later)
 		}
 	})
 }

@@ -24,11 +24,14 @@ type Status struct {
 	Runs            int
 	Tables          int
 	StoredBytes     uint64 // of all tables
+	ObsoleteObjects int    // no longer in the log, kept for their grace
+	ObsoleteBytes   uint64 // of these
 
 	UnflushedBytes int64         // record bytes that are not in runs
 	MemtableBytes  int64         // heap of the memtables: active, being flushed, kept
 	WALPending     int           // WAL objects that are not yet durable
 	Followers      int64         // reads that wait for a record
+	DiskCacheBytes int64         // of the files in the disk cache
 	HeadAge        time.Duration // since the request that last proved the view current
 
 	Counters
@@ -47,6 +50,20 @@ type Counters struct {
 	Commits                        uint64 // MANIFEST versions adopted
 	CacheHits, CacheMisses         uint64
 	TableReads, TableReadBytes     uint64 // range requests for tables
+
+	TableReadTime                       time.Duration // of all range requests together
+	TableReadHedges                     uint64        // of these, because an earlier one was slow
+	DiskCacheHits, DiskCacheMisses      uint64
+	DiskCacheErrors, DiskCacheEvictions uint64 // files that were damaged, or could not be read, written or removed; files evicted
+	DiskCacheDropped                    uint64 // ranges that were not kept because the disk was too slow, or failed lately
+
+	Compaction CompactionCounters
+
+	SegmentsDropped, BytesDropped uint64 // by retention, with their key and value bytes
+	RetentionFailures             uint64 // looks of the retention that failed; all are repeated
+	Collected                     Collected
+	Collections, Sweeps           uint64 // rounds of the collector, and walks over the whole bucket that came to their end
+	CollectFailures               uint64 // steps of rounds that failed; all are repeated
 }
 
 // Status returns a consistent picture; it costs no I/O.
@@ -72,6 +89,10 @@ func (db *DB) Status() Status {
 			s.StoredBytes += uint64(v.runs[i].tables[j].size)
 		}
 	}
+	for _, o := range v.snap.State.GetObsolete() {
+		s.ObsoleteObjects++
+		s.ObsoleteBytes += o.GetSize()
+	}
 	for _, m := range v.memories {
 		s.MemtableBytes += m.table.Bytes()
 	}
@@ -92,6 +113,12 @@ func (db *DB) Status() Status {
 		Seals: c.seals, Commits: c.commits,
 		CacheHits: db.tables.cache.hits.Load(), CacheMisses: db.tables.cache.misses.Load(),
 		TableReads: db.tables.gets.Load(), TableReadBytes: db.tables.bytes.Load(),
+		SegmentsDropped: c.segmentsDropped, BytesDropped: c.bytesDropped, RetentionFailures: c.retentionFailures,
+		Collected: c.collected, Collections: c.collections, Sweeps: c.sweeps, CollectFailures: c.collectFailures,
+	}
+	db.tables.report(&s)
+	if db.compactor != nil {
+		s.Compaction = db.compactor.snapshot()
 	}
 	return s
 }

@@ -33,7 +33,8 @@ type memory struct {
 //
 // Invariants: runs are in sequence order and disjoint (I5); memories are in
 // sequence order, adjacent, and together cover [memStart, infinity); every
-// sequence below memStart that is readable is in a run of the view.
+// sequence below memStart that is readable is in a run of the view. No run and no
+// memory reaches below first: reads never return what retention dropped.
 type view struct {
 	snap     *manifest.Snapshot
 	runs     []viewRun

@@ -28,6 +28,7 @@ func (db *DB) newObject(first uint64) *wal.Builder {
 		First:    first,
 		End:      first,
 		PrevEnd:  first,
+		Durable:  db.durableID,
 	}, buf)
 }
 
@@ -70,7 +71,7 @@ func (db *DB) armCutTimer(d time.Duration) {
 // bound to its bytes from here on. Callers hold mu; builder is not nil.
 func (db *DB) cut() {
 	body := db.builder.Finish()
-	db.cuts = append(db.cuts, cut{id: db.nextID, end: db.builder.End(), body: body})
+	db.cuts = append(db.cuts, cut{id: db.nextID, end: db.builder.End(), body: body, at: db.env.Elapsed()})
 	db.builder = nil
 	db.nextID++
 	db.lastCut = db.env.Elapsed()
@@ -109,7 +110,7 @@ func (db *DB) onDurable(d wal.Durable) {
 	}
 	db.submitted[0] = cut{}
 	db.submitted = db.submitted[1:]
-	db.durable = done.end
+	db.durable, db.durableID = done.end, done.id
 	db.storeClock.set(d.StoreTime, db.env.Elapsed())
 	visible := db.opts.ReadVisibility == Durable
 	if visible {

@@ -34,7 +34,7 @@ func simEnv() *base.Env {
 }
 
 func options() engine.Options {
-	return engine.Options{FlushInterval: time.Millisecond, Env: simEnv()}
+	return engine.Options{FlushInterval: time.Millisecond, DisableCompaction: true, Env: simEnv()}
 }
 
 // tinyOptions rotate, flush and seal every few batches.

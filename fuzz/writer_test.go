@@ -316,9 +316,24 @@ func TestF14DamagedWALObject(t *testing.T) {
 		again := after.crashed()
 		require.NoError(t, again.mem.Delete(t.Context(), []string{wal(2, 1)}))
 		db2, err := engine.Open(t.Context(), again.store, options())
-		require.NoError(t, err, "an object that is gone whole looks like one that was never written")
+		require.NoError(t, err, "the last object that is gone whole looks like one that was never written")
 		require.Equal(t, []string{"a", "b"}, read(t, db2))
 		kill(db2)
+	})
+	failure(t, "missing in the middle", func(t *testing.T) {
+		r := newRig(t)
+		db := r.open(options())
+		for _, v := range []string{"a", "b", "c"} {
+			mustAppend(t, db, v)
+		}
+		after := r.crashed()
+		require.NoError(t, after.mem.Delete(t.Context(), []string{wal(1, 2)}))
+		_, err := engine.Open(t.Context(), after.store, options())
+		require.ErrorIs(t, err, engine.ErrCorrupt, "1/3 was made when 1/2 was in the store")
+		require.ErrorContains(t, err, wal(1, 2))
+		report, err := engine.Check(t.Context(), after.mem, engine.CheckOptions{})
+		require.NoError(t, err)
+		require.ErrorContains(t, report.Err(), wal(1, 2))
 	})
 }
 

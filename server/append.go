@@ -53,7 +53,7 @@ func (s *Server) append(x *exchange) error {
 		RecordsAppended: int32(len(b.records)), // at most wire.MaxRecords
 		StartSequence:   res.First,
 		TimestampMs:     res.Timestamp,
-	})
+	}, messageBytes)
 }
 
 // decodeAppend decodes and checks an append request.
@@ -62,8 +62,8 @@ func (s *Server) decodeAppend(x *exchange, data []byte, b *wire.AppendBody) erro
 	decode := b.UnmarshalJSON
 	if format == wire.Protobuf {
 		decode, name = b.UnmarshalProtobuf, "protobuf"
-	} else if !x.take(int64(len(data)) * 3 / 4) { // what the base64 texts in it may stand for
-		return &apiError{status: http.StatusTooManyRequests, message: "too many bytes of requests are under way", retryAfter: retryAfter}
+	} else if !x.takeBody(int64(len(data)) * 3 / 4) { // what the base64 texts in it may stand for
+		return tooManyBodies()
 	}
 	if err := decode(data); errors.Is(err, wire.ErrTooManyRecords) {
 		return &apiError{status: http.StatusRequestEntityTooLarge, message: "the batch has " + err.Error()}

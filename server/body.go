@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -14,8 +15,22 @@ import (
 // buffer grows as bytes arrive.
 const firstBodyBytes = 1 << 20
 
+// Bounds of what is read of a body that was refused. Many clients look at the
+// answer only when they have sent everything; if the connection were closed
+// before, they would see that instead.
+const (
+	drainBytes   = 64 << 20
+	drainTimeout = 5 * time.Second
+)
+
 // readBody reads the whole request body into the exchange's buffer.
 func (x *exchange) readBody() ([]byte, error) {
+	for _, v := range x.r.Header["Content-Encoding"] {
+		if v != "" && !strings.EqualFold(v, "identity") {
+			return nil, &apiError{status: http.StatusUnsupportedMediaType, closes: true, drains: true,
+				message: fmt.Sprintf("Content-Encoding %q is not supported: send the body as it is", v)}
+		}
+	}
 	limit := x.s.opts.BodyLimit
 	if x.r.ContentLength > limit {
 		return nil, tooLarge(limit)
@@ -23,7 +38,7 @@ func (x *exchange) readBody() ([]byte, error) {
 	_ = x.control.SetReadDeadline(time.Now().Add(bodyTimeout)) // not supported in tests without a connection
 	defer func() { _ = x.control.SetReadDeadline(time.Time{}) }()
 
-	body := x.borrow()
+	body := pooled(&bodies)
 	size := limit + 1 // one more than allowed, to see that it is too much
 	if x.r.ContentLength >= 0 {
 		size = x.r.ContentLength + 1 // to see the end without growing
@@ -34,10 +49,11 @@ func (x *exchange) readBody() ([]byte, error) {
 		}
 		n, err := x.r.Body.Read(body[len(body):min(int64(cap(body)), limit+1)])
 		body = body[:len(body)+n]
-		x.buf = body
-		if !x.take(int64(n)) {
-			return nil, &apiError{status: http.StatusTooManyRequests, message: "too many bytes of requests are under way",
-				retryAfter: retryAfter, closes: true}
+		x.body = body
+		if !x.takeBody(int64(n)) {
+			e := tooManyBodies()
+			e.closes, e.drains = true, true
+			return nil, e
 		}
 		if int64(len(body)) > limit {
 			return nil, tooLarge(limit)
@@ -57,7 +73,23 @@ func (x *exchange) readBody() ([]byte, error) {
 	}
 }
 
+// drainBody reads the rest of a body whose request was answered already.
+func drainBody(control *http.ResponseController, r *http.Request, timeout time.Duration) {
+	if r.Header.Get("Expect") != "" {
+		return // the client waits for leave to send the body, and got the answer instead
+	}
+	if control.Flush() != nil {
+		return
+	}
+	_ = control.SetReadDeadline(time.Now().Add(timeout)) // not supported in tests without a connection
+	_, _ = io.CopyN(io.Discard, r.Body, drainBytes)      // however it ends, the connection is closed
+}
+
 func tooLarge(limit int64) error {
-	return &apiError{status: http.StatusRequestEntityTooLarge, closes: true,
+	return &apiError{status: http.StatusRequestEntityTooLarge, closes: true, drains: true,
 		message: fmt.Sprintf("the body is larger than the limit of %d bytes", limit)}
+}
+
+func tooManyBodies() *apiError {
+	return &apiError{status: http.StatusTooManyRequests, message: "too many bytes of requests are under way", retryAfter: retryAfter}
 }

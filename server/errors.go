@@ -23,7 +23,9 @@ type apiError struct {
 	message    string
 	outcome    string        // of an append
 	retryAfter time.Duration // 0: not said
-	closes     bool          // the rest of the body was not read
+	closes     bool          // the connection is at its end: the rest of the body was not read
+	drains     bool          // with closes: the client may still be sending the body
+	expected   bool          // a 504 that the client asked for
 }
 
 // Error implements error.
@@ -40,6 +42,7 @@ func stopped(err error, method string) error {
 	e := &apiError{status: http.StatusServiceUnavailable, message: "the log has stopped: " + err.Error()}
 	if method == http.MethodPost {
 		e.outcome = engine.NotAppended.String()
+		e.closes, e.drains = true, true
 	}
 	return e
 }

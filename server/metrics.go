@@ -17,6 +17,8 @@ import (
 const (
 	unknownEndpoint = "other"
 	otherMethod     = "other"
+
+	metricsTimeout = 30 * time.Second // to take the answer
 )
 
 // metrics of the server. docs/METRICS.md lists them all.
@@ -32,7 +34,7 @@ type metrics struct {
 }
 
 // newMetrics registers the server's metrics and those of the log.
-func newMetrics(registry *prometheus.Registry, db DB, b *budget) (*metrics, error) {
+func newMetrics(registry *prometheus.Registry, db DB, buffered func() int64) (*metrics, error) {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
@@ -56,8 +58,8 @@ func newMetrics(registry *prometheus.Registry, db DB, b *budget) (*metrics, erro
 		m.appendRecords, m.appendBytes, m.scanRecords, m.scanBytes, m.requests, m.duration, m.inFlight,
 		newLogCollector(db),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "annals_http_buffered_bytes", Help: "Bytes of request bodies and scan responses under way, which are bounded.",
-		}, func() float64 { return float64(b.used()) }),
+			Name: "annals_http_buffered_bytes", Help: "Bytes of request bodies and responses under way, which are bounded.",
+		}, func() float64 { return float64(buffered()) }),
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
@@ -81,7 +83,7 @@ func (m *metrics) observe(method, endpoint string, status int, elapsed time.Dura
 // serveMetrics serves GET /metrics.
 func (s *Server) serveMetrics(x *exchange) error {
 	x.status = http.StatusOK
-	_ = x.control.SetWriteDeadline(time.Now().Add(writeTimeout)) // not supported in tests without a connection
+	_ = x.control.SetWriteDeadline(time.Now().Add(metricsTimeout)) // not supported in tests without a connection
 	s.metrics.handler.ServeHTTP(x.w, x.r)
 	return nil
 }
@@ -203,4 +205,71 @@ var logValues = []struct {
 		func(s *engine.Status) float64 { return float64(s.TableReads) }},
 	{"annals_table_read_bytes_total", "Bytes of these requests.", isCounter,
 		func(s *engine.Status) float64 { return float64(s.TableReadBytes) }},
+	{"annals_table_read_seconds_total", "Time of these requests together.", isCounter,
+		func(s *engine.Status) float64 { return s.TableReadTime.Seconds() }},
+	{"annals_table_read_hedges_total", "Of these requests, those sent because an earlier one was slow.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.TableReadHedges) }},
+	{"annals_disk_cache_bytes", "Bytes that the files of the disk cache occupy.", isGauge,
+		func(s *engine.Status) float64 { return float64(s.DiskCacheBytes) }},
+	{"annals_disk_cache_hits_total", "Ranges of tables found in the disk cache.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.DiskCacheHits) }},
+	{"annals_disk_cache_misses_total", "Ranges of tables not found there.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.DiskCacheMisses) }},
+	{"annals_disk_cache_errors_total", "Files of the disk cache that were damaged, or could not be read, written or removed; none makes a read fail.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.DiskCacheErrors) }},
+	{"annals_disk_cache_evictions_total", "Ranges evicted from the disk cache.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.DiskCacheEvictions) }},
+	{"annals_disk_cache_dropped_total", "Ranges not written to the disk cache because it was too slow, or had failed lately.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.DiskCacheDropped) }},
+	{"annals_obsolete_objects", "Objects that are no longer part of the log and are kept for their grace.", isGauge,
+		func(s *engine.Status) float64 { return float64(s.ObsoleteObjects) }},
+	{"annals_obsolete_bytes", "Bytes of these objects.", isGauge,
+		func(s *engine.Status) float64 { return float64(s.ObsoleteBytes) }},
+	{"annals_compactor_working", "1 while this process is the log's compactor, else 0.", isGauge,
+		func(s *engine.Status) float64 { return boolValue(s.Compaction.Working) }},
+	{"annals_compactor_epoch", "The compactor epoch that this process took last.", isGauge,
+		func(s *engine.Status) float64 { return float64(s.Compaction.Epoch) }},
+	{"annals_compactions_total", "Compactions finished.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Compaction.Jobs) }},
+	{"annals_compaction_failures_total", "Compactions that failed; all are repeated.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Compaction.Failures) }},
+	{"annals_compaction_read_bytes_total", "Stored bytes that finished compactions read.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Compaction.BytesIn) }},
+	{"annals_compaction_written_bytes_total", "Stored bytes that finished compactions wrote.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Compaction.BytesOut) }},
+	{"annals_compaction_records_total", "Records that finished compactions rewrote.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Compaction.Records) }},
+	{"annals_compaction_debt_bytes", "Key and value bytes that planned compactions would rewrite now.", isGauge,
+		func(s *engine.Status) float64 { return float64(s.Compaction.Debt) }},
+	{"annals_segments_dropped_total", "Segments that retention dropped.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.SegmentsDropped) }},
+	{"annals_bytes_dropped_total", "Key and value bytes of these segments.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.BytesDropped) }},
+	{"annals_retention_failures_total", "Looks of the retention that failed; all are repeated.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.RetentionFailures) }},
+	{"annals_gc_rounds_total", "Rounds of the garbage collector.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Collections) }},
+	{"annals_gc_sweeps_total", "Walks over the whole bucket for what was left unfinished that came to their end.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Sweeps) }},
+	{"annals_gc_failures_total", "Steps of rounds that failed; all are repeated.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.CollectFailures) }},
+	{"annals_gc_obsolete_deleted_total", "Obsolete objects deleted after their grace.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Collected.Obsolete) }},
+	{"annals_gc_obsolete_deleted_bytes_total", "Bytes of these objects.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Collected.Bytes) }},
+	{"annals_gc_wal_deleted_total", "WAL objects deleted because replay does not need them.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Collected.WALObjects) }},
+	{"annals_gc_orphans_deleted_total", "Objects of passed epochs deleted that never became part of the log.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Collected.Orphans) }},
+	{"annals_gc_probes_deleted_total", "Left-over objects of conditional-write tests deleted.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Collected.Probes) }},
+	{"annals_gc_uploads_aborted_total", "Unfinished multipart uploads aborted.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Collected.Uploads) }},
+}
+
+func boolValue(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -29,6 +29,7 @@ const (
 	DefaultAppendTimeout = 30 * time.Second
 	DefaultBodyLimit     = 32 << 20
 	DefaultInFlightBytes = 512 << 20
+	DefaultResponseBytes = 512 << 20
 )
 
 // Options of New. The zero value of every field but DB takes its default.
@@ -47,11 +48,21 @@ type Options struct {
 	// MaxKeyBytes and MaxValueBytes refuse longer records with a message that
 	// names the record. They should be those of the DB. Defaults 4,096 and 16 MiB.
 	MaxKeyBytes, MaxValueBytes int
-	// InFlightBytes bounds the memory of all request bodies and scan responses
-	// together (invariant I9). Beyond it appends are answered with 429 and scans with 503.
-	// Default 512 MiB.
+	// InFlightBytes bounds the bytes of all request bodies together (invariant I9).
+	// Beyond it appends are answered with 429. Default 512 MiB, or twice BodyLimit if
+	// that is more.
 	InFlightBytes int64
+	// ResponseBytes bounds the memory of all reads together, from before they read
+	// until their clients have taken the answers. Reads wait for their share in line;
+	// pages get shorter meanwhile; a read that waits for a minute is answered with 503.
+	// It is apart from InFlightBytes, so that slow readers do not stop appends. Each
+	// read begins with MaxValueBytes and 2.5 MiB, which bounds how many read at the same time.
+	// A budget that is too small for one read serves one read at a time. Default 512 MiB.
+	ResponseBytes int64
 
+	// Front answers on the listener already, and is the server's from New on.
+	// Default: one of its own.
+	Front *Front
 	// Logger gets failures (error), requests that ran out of time (warn) and every
 	// request (debug). Default: discarded.
 	Logger *slog.Logger
@@ -66,6 +77,7 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.MaxKeyBytes, engine.DefaultMaxKeyBytes)
 	setDefault(&o.MaxValueBytes, engine.DefaultMaxValueBytes)
 	setDefault(&o.InFlightBytes, max(DefaultInFlightBytes, 2*o.BodyLimit))
+	setDefault(&o.ResponseBytes, DefaultResponseBytes)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -99,5 +111,6 @@ func (o Options) Validate() error {
 	check(o.MaxKeyBytes > 0, "MaxKeyBytes is %d; it must be above 0", o.MaxKeyBytes)
 	check(o.MaxValueBytes > 0, "MaxValueBytes is %d; it must be above 0", o.MaxValueBytes)
 	check(o.InFlightBytes >= o.BodyLimit, "InFlightBytes (%d) is below BodyLimit (%d)", o.InFlightBytes, o.BodyLimit)
+	check(o.ResponseBytes > 0, "ResponseBytes is %d; it must be above 0", o.ResponseBytes)
 	return errors.Join(errs...)
 }

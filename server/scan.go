@@ -28,18 +28,19 @@ func (s *Server) scan(x *exchange) error {
 		return err
 	}
 	for {
-		body, page, err := s.readPage(ctx, x, &q)
+		p, err := s.readPage(ctx, x, &q)
 		if err != nil {
 			return err
 		}
-		if !q.follow || page.records > 0 || page.next >= q.rng.End || waiting.Err() != nil {
-			s.metrics.scanRecords.Add(float64(page.records))
-			s.metrics.scanBytes.Add(float64(page.bytes))
-			x.respond(http.StatusOK, x.accepts().ContentType(), body)
+		if !q.follow || p.records > 0 || p.next >= q.rng.End || waiting.Err() != nil {
+			s.metrics.scanRecords.Add(float64(p.records))
+			s.metrics.scanBytes.Add(float64(p.bytes))
+			x.respond(http.StatusOK, x.accepts().ContentType(), x.page)
 			return nil
 		}
+		x.dropPage() // a wait may be long
 		// Nothing below the cursor can still appear: all of it was readable.
-		q.rng.Start = page.next
+		q.rng.Start = p.next
 		if err := s.db.Wait(waiting, q.key, q.rng); err != nil && waiting.Err() == nil {
 			return err
 		}
@@ -49,37 +50,108 @@ func (s *Server) scan(x *exchange) error {
 	}
 }
 
-// page is what one scan found.
+// What one read of the log is taken to hold, beside the largest value: the
+// chunk in which the log hands out records, and a first piece of the page.
+const (
+	chunkBytes = 3 << 19 // 1 MiB of values, and the records around them
+	firstPage  = maxPooledPage
+	growStep   = 256 << 10 // a page grows by this much at least
+
+	recordBytes = 96 // of a record beside its value, in memory or encoded
+)
+
+// reading is what reading one chunk may hold. It must be taken before: how large
+// a record is shows only when it is there.
+func (s *Server) reading() int64 { return chunkBytes + int64(s.opts.MaxValueBytes) }
+
+// readingPage is what reading a page may hold beside the page.
+func (s *Server) readingPage(o *engine.ScanOptions) int64 {
+	if o.Last == 0 {
+		return s.reading()
+	}
+	// The newest records come all at once, and one may be too many.
+	value := int64(s.opts.MaxValueBytes)
+	return chunkBytes + min(max(o.MaxBytes, value)+value, int64(o.Last)*value)
+}
+
+// page is what one scan found. Its encoding is in the exchange.
 type page struct {
 	records int
 	bytes   int64 // keys and values
 	next    uint64
 }
 
-// readPage scans once and encodes the response into the exchange's buffer.
-func (s *Server) readPage(ctx context.Context, x *exchange, q *scanQuery) ([]byte, page, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+// readPage scans once and encodes the response. Memory is taken before it is
+// used (invariant I9): a share to begin with, for which the request waits in line,
+// and more as the page grows. When there is no more the page ends: the client goes
+// on from nextSequence. If not even the first record fits, the request gives back
+// what it has and waits for the larger share, holding nothing meanwhile.
+func (s *Server) readPage(ctx context.Context, x *exchange, q *scanQuery) (page, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.readTimeout)
 	defer cancel()
-	var p page
+	need := s.readingPage(&q.opts) + firstPage
+	for {
+		if err := x.reserve(ctx, need); err != nil {
+			return page{}, err
+		}
+		p, missing, err := s.fillPage(ctx, x, q)
+		if err != nil {
+			return page{}, err
+		}
+		if missing == 0 {
+			x.settle(int64(cap(x.page)))
+			return p, nil
+		}
+		x.dropPage()
+		need = missing
+	}
+}
+
+// fillPage encodes the page with what the exchange holds and can get at once. If
+// that is too little for any page it returns how much would do.
+func (s *Server) fillPage(ctx context.Context, x *exchange, q *scanQuery) (p page, missing int64, err error) {
+	x.page = pooled(&pages)
 	var e wire.ScanEncoder
-	e.Begin(x.borrow(), x.accepts(), q.key)
+	e.Begin(x.page, x.accepts(), q.key)
+	reading := s.readingPage(&q.opts)
+	size := int64(e.SizeOf(len(q.key))) + recordBytes // with what End adds
+	full := false
 	it := s.db.Scan(ctx, q.key, q.rng, q.opts)
 	for rec := range it.All() {
-		if !x.take(int64(e.SizeOf(len(rec.Value)))) {
-			return nil, p, &apiError{status: http.StatusServiceUnavailable, retryAfter: retryAfter,
-				message: "too many bytes of responses are under way"}
+		more := int64(e.SizeOf(len(rec.Value)))
+		want := reading + capacity(size+more)
+		// Alone, a read may go beyond the budget for what has to be in its page: a
+		// record that is larger than the budget could never be read otherwise.
+		must := p.records == 0 || q.opts.Last > 0
+		if full = !x.holds(want) && !(must && x.alone()); full {
+			if q.opts.Last > 0 { // without its newest records it is not what was asked for
+				most := int64(e.SizeOf(int(q.opts.MaxBytes))) + int64(q.opts.Last)*recordBytes
+				return p, max(want, reading+capacity(size+most)), nil
+			}
+			if p.records == 0 {
+				return p, want, nil
+			}
+			break
 		}
+		size += more
 		e.Add(rec.Sequence, rec.Timestamp, rec.Value)
 		p.records++
 		p.bytes += int64(rec.Size())
+		p.next = rec.Sequence + 1
 	}
 	if err := it.Err(); err != nil {
-		return nil, p, err
+		return p, 0, err
 	}
-	p.next = it.Next()
-	x.buf = e.End(p.next, s.db.FirstSequence())
-	return x.buf, p, nil
+	if !full {
+		p.next = it.Next() // which counts the record that was too much, if there was one
+	}
+	x.page = e.End(p.next, s.db.FirstSequence())
+	return p, 0, nil
 }
+
+// capacity bounds what append makes of a buffer into which size bytes were
+// written in pieces: it grows by a quarter, rounded up.
+func capacity(size int64) int64 { return max(firstPage, size+size/2) }
 
 // waitFrontier waits for min_sequence.
 func (s *Server) waitFrontier(ctx, waiting context.Context, q *scanQuery) error {
@@ -98,7 +170,7 @@ func (s *Server) waitFrontier(ctx, waiting context.Context, q *scanQuery) error 
 	case s.draining.Err() != nil:
 		return &apiError{status: http.StatusServiceUnavailable, message: "shutting down"}
 	}
-	return &apiError{status: http.StatusGatewayTimeout,
+	return &apiError{status: http.StatusGatewayTimeout, expected: true,
 		message: fmt.Sprintf("min_sequence %d was not reached in time: the frontier is %d", least, s.db.Frontier())}
 }
 
@@ -109,78 +181,4 @@ func acceptsEvents(r *http.Request) bool {
 		}
 	}
 	return false
-}
-
-// keys serves GET /keys.
-func (s *Server) keys(x *exchange) error {
-	o, err := parseKeys(x.r.URL.RawQuery)
-	if err != nil {
-		return err
-	}
-	resp := &wire.KeysResponse{Status: wire.StatusSuccess}
-	if o.EndSegment > o.StartSegment { // 0 as the end would mean the newest to the engine
-		ctx, cancel := context.WithTimeout(x.r.Context(), readTimeout)
-		defer cancel()
-		page, err := s.db.Keys(ctx, o)
-		if err != nil {
-			return err
-		}
-		keys := make([]wire.Key, len(page.Keys))
-		resp.Keys = make([]*wire.Key, len(page.Keys))
-		for i, k := range page.Keys {
-			keys[i].Key = k
-			resp.Keys[i] = &keys[i]
-		}
-		if page.More {
-			resp.NextKey = append([]byte{}, page.Keys[len(page.Keys)-1]...) // not nil: it is present even if empty
-		}
-	}
-	return x.respondMessage(resp)
-}
-
-// segments serves GET /segments.
-func (s *Server) segments(x *exchange) error {
-	o, err := parseSegments(x.r.URL.RawQuery)
-	if err != nil {
-		return err
-	}
-	resp := &wire.SegmentsResponse{Status: wire.StatusSuccess}
-	if !o.Range.Empty() { // the zero range would mean all to the engine
-		ctx, cancel := context.WithTimeout(x.r.Context(), readTimeout)
-		defer cancel()
-		page, err := s.db.Segments(ctx, o)
-		if err != nil {
-			return err
-		}
-		for _, seg := range page.Segments {
-			resp.Segments = append(resp.Segments, segmentMessage(seg))
-		}
-	}
-	return x.respondMessage(resp)
-}
-
-func segmentMessage(s engine.SegmentInfo) *wire.Segment {
-	m := &wire.Segment{Id: s.ID, StartSeq: s.Start, Sealed: s.Sealed, Records: s.Records, Bytes: s.Bytes}
-	if !s.Started.IsZero() {
-		m.StartTimeMs = s.Started.UnixMilli()
-	}
-	if s.Sealed {
-		m.EndSeq = &s.End
-	}
-	return m
-}
-
-// count serves GET /count.
-func (s *Server) count(x *exchange) error {
-	key, rng, err := parseCount(x.r.URL.RawQuery)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(x.r.Context(), readTimeout)
-	defer cancel()
-	n, err := s.db.Count(ctx, key, rng)
-	if err != nil {
-		return err
-	}
-	return x.respondMessage(&wire.CountResponse{Status: wire.StatusSuccess, Count: n})
 }

@@ -7,7 +7,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -24,7 +23,7 @@ import (
 const (
 	headerTimeout = 10 * time.Second // to send the headers of a request
 	bodyTimeout   = 2 * time.Minute  // to send a body
-	writeTimeout  = 2 * time.Minute  // to take a response
+	pieceTimeout  = 10 * time.Second // to take each piece of a response
 	idleTimeout   = 2 * time.Minute  // between two requests
 	readTimeout   = time.Minute      // of one read of the log, but for the wait of a long poll
 	readyTimeout  = 5 * time.Second
@@ -33,10 +32,16 @@ const (
 	// goAwayInterval is how often a shutdown asks HTTP/2 connections to end.
 	goAwayInterval = 500 * time.Millisecond
 
+	writePiece = 256 << 10 // of a response
+
 	maxStreams = 1000 // requests under way on one HTTP/2 connection
 )
 
-const apiPrefix = "/api/v1/log"
+const (
+	apiPrefix   = "/api/v1/log"
+	healthyPath = "/-/healthy"
+	readyPath   = "/-/ready"
+)
 
 // Server serves one log. All methods may be called from any goroutine.
 type Server struct {
@@ -45,8 +50,13 @@ type Server struct {
 	log     *slog.Logger
 	routes  map[string]*route
 	metrics *metrics
-	budget  *budget
-	http    *http.Server
+	front   *Front
+
+	bodies    *budget // of requests
+	responses *budget // and all that reads hold
+
+	// As the constants say, but for tests.
+	readTimeout, pieceTimeout, drainTimeout time.Duration
 
 	draining context.Context // ends when Shutdown begins: long polls answer then
 	drain    context.CancelFunc
@@ -67,10 +77,14 @@ func New(o Options) (*Server, error) {
 		return nil, fmt.Errorf("server options: %w", err)
 	}
 	o = o.withDefaults()
-	s := &Server{opts: o, db: o.DB, log: o.Logger, budget: newBudget(o.InFlightBytes)}
+	s := &Server{
+		opts: o, db: o.DB, log: o.Logger, front: o.Front,
+		bodies: newBudget(o.InFlightBytes), responses: newBudget(o.ResponseBytes),
+		readTimeout: readTimeout, pieceTimeout: pieceTimeout, drainTimeout: drainTimeout,
+	}
 	s.draining, s.drain = context.WithCancel(context.Background())
 	var err error
-	if s.metrics, err = newMetrics(o.Registry, s.db, s.budget); err != nil {
+	if s.metrics, err = newMetrics(o.Registry, s.db, func() int64 { return s.bodies.used() + s.responses.used() }); err != nil {
 		return nil, err
 	}
 	const get, post = "GET, HEAD", "POST"
@@ -81,65 +95,32 @@ func New(o Options) (*Server, error) {
 		{apiPrefix + "/keys", get, true, s.keys},
 		{apiPrefix + "/segments", get, true, s.segments},
 		{apiPrefix + "/count", get, true, s.count},
-		{"/-/healthy", get, false, s.healthy},
-		{"/-/ready", get, false, s.ready},
+		{healthyPath, get, false, s.healthy},
+		{readyPath, get, false, s.ready},
 		{"/metrics", get, false, s.serveMetrics},
 	} {
 		s.routes[r.endpoint] = r
 	}
-	s.http = s.newHTTPServer()
+	if s.front == nil {
+		s.front = NewFront(s.log)
+	}
+	if !s.front.server.CompareAndSwap(nil, s) {
+		panic("server: the Front belongs to another Server")
+	}
 	return s, nil
 }
 
-func (s *Server) newHTTPServer() *http.Server {
-	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true)
-	protocols.SetUnencryptedHTTP2(true)
-	return &http.Server{
-		Handler:                      s,
-		Protocols:                    protocols,
-		DisableGeneralOptionsHandler: true, // OPTIONS * is an unknown path like any other
-		ReadHeaderTimeout:            headerTimeout,
-		IdleTimeout:                  idleTimeout,
-		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: maxStreams,
-			SendPingTimeout:      pingAfter,
-			PingTimeout:          pingTimeout,
-			WriteByteTimeout:     writeTimeout,
-		},
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-	}
-}
-
 // Serve answers requests on the listener, which it closes in the end. It returns
-// nil after Shutdown was called, and otherwise why it stopped.
-func (s *Server) Serve(l net.Listener) error {
-	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve %s: %w", l.Addr(), err)
-	}
-	return nil
-}
+// nil after Shutdown was called, and otherwise why it stopped. It is not needed
+// for a Front that serves already.
+func (s *Server) Serve(l net.Listener) error { return s.front.Serve(l) }
 
 // Shutdown stops accepting, makes long polls answer, and waits until the
 // requests under way are answered. When ctx ends first it cuts them off and
 // returns ctx's error. Call it before the DB is closed.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.drain()
-	for {
-		again, cancel := context.WithTimeout(ctx, goAwayInterval)
-		err := s.http.Shutdown(again)
-		cancel()
-		switch {
-		case err == nil:
-			return nil
-		case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-			// An HTTP/2 connection that was just being set up did not hear that it
-			// should end, and would stay until it is idle for too long: tell all again.
-			continue
-		}
-		_ = s.http.Close() // err says more
-		return fmt.Errorf("shut down the HTTP server: %w", err)
-	}
+	return s.front.shutdown(ctx)
 }
 
 // ServeHTTP implements http.Handler.

@@ -39,6 +39,7 @@ type testDB struct {
 	*engine.DB
 	append func(context.Context, []engine.Record, engine.AppendOptions) (engine.AppendResult, error)
 	count  func(context.Context) (uint64, error)
+	keys   func(engine.KeysOptions) (engine.KeysPage, error)
 	err    error
 	notOK  error
 }
@@ -55,6 +56,13 @@ func (d *testDB) Count(ctx context.Context, key []byte, r engine.Range) (uint64,
 		return d.count(ctx)
 	}
 	return d.DB.Count(ctx, key, r)
+}
+
+func (d *testDB) Keys(ctx context.Context, o engine.KeysOptions) (engine.KeysPage, error) {
+	if d.keys != nil {
+		return d.keys(o)
+	}
+	return d.DB.Keys(ctx, o)
 }
 
 func (d *testDB) Err() error {
@@ -81,11 +89,17 @@ type running struct {
 
 // start runs a server until the test ends.
 func start(t testing.TB, o Options) *running {
+	return startWith(t, o, func(*Server) {})
+}
+
+// startWith runs a server that was changed before.
+func startWith(t testing.TB, o Options, change func(*Server)) *running {
 	if o.DB == nil {
 		o.DB = openDB(t, mem.New(mem.Options{}), engine.Options{})
 	}
 	s, err := New(o)
 	require.NoError(t, err)
+	change(s)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var done sync.WaitGroup
@@ -143,6 +157,12 @@ func (r *running) mustAppend(key, value string) uint64 {
 	res, err := r.db.Append(r.t.Context(), []engine.Record{{Key: []byte(key), Value: []byte(value)}}, engine.AppendOptions{})
 	require.NoError(r.t, err)
 	return res.First
+}
+
+// holdsNothing wants all memory to be given back, once the requests are over.
+func (r *running) holdsNothing() {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool { return r.bodies.used() == 0 && r.responses.used() == 0 }, 10*time.Second, time.Millisecond)
 }
 
 // overBoth runs a test over HTTP/1.1 and over h2c.
@@ -316,8 +336,8 @@ func TestErrorsAreJSONForProtobufClients(t *testing.T) {
 }
 
 func TestOptionsAreValidated(t *testing.T) {
-	_, err := New(Options{Ack: 9, AppendTimeout: -1, BodyLimit: 1 << 31, MaxKeyBytes: -1, MaxValueBytes: -1, InFlightBytes: 5})
-	for _, want := range []string{"DB is required", "Ack is 9", "AppendTimeout is", "BodyLimit is", "MaxKeyBytes is", "MaxValueBytes is", "InFlightBytes (5)"} {
+	_, err := New(Options{Ack: 9, AppendTimeout: -1, BodyLimit: 1 << 31, MaxKeyBytes: -1, MaxValueBytes: -1, InFlightBytes: 5, ResponseBytes: -1})
+	for _, want := range []string{"DB is required", "Ack is 9", "AppendTimeout is", "BodyLimit is", "MaxKeyBytes is", "MaxValueBytes is", "InFlightBytes (5)", "ResponseBytes is"} {
 		require.ErrorContains(t, err, want)
 	}
 }

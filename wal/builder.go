@@ -25,7 +25,7 @@ type Builder struct {
 // begin at h.First. The object is built in buf's memory, which grows as needed;
 // buf may be nil.
 func NewBuilder(h Header, buf []byte) *Builder {
-	if h.Epoch == 0 || h.ID == 0 || h.First < h.PrevEnd {
+	if h.Epoch == 0 || h.ID == 0 || h.First < h.PrevEnd || h.Durable >= h.ID {
 		panic(fmt.Sprintf("wal: build object %d/%d from sequence %d after %d", h.Epoch, h.ID, h.First, h.PrevEnd))
 	}
 	h.End = h.First

@@ -207,7 +207,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"too few entries counted":   u32(offEntries, 5),
 		"too many entries counted":  u32(offEntries, math.MaxUint32),
 		"codec":                     func(b []byte) { b[offCodec] = 1 },
-		"reserved byte":             func(b []byte) { b[headerSize-1] = 1 },
+		"reserved byte":             func(b []byte) { b[offDurable-1] = 1 },
 		"unknown entry":             u32(batch, 4),
 		"entry type 0":              u32(batch, 0),
 		"entry beyond the end":      u32(batch+4, math.MaxUint32),

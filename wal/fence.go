@@ -20,9 +20,9 @@ import (
 // error the epoch may or may not have been fenced; calling it again is safe.
 //
 // from must not lie below where replay starts: collected objects below it would look
-// like gaps. A gap below an existing fence is a loss, or the caller was passed
-// and what lies there was collected: the error matches ErrMissing and names the
-// object. It panics unless 1 <= epoch < fencer and from >= 1.
+// like gaps. A gap below an existing fence, or one that an object behind it knows to
+// have been filled, is a loss, or the caller was passed and what lay there was collected:
+// the error matches ErrMissing and names the object. It panics unless 1 <= epoch < fencer and from >= 1.
 func FenceEpoch(ctx context.Context, store objstore.Store, env *base.Env, ident Identity, epoch, from, fencer uint64) (uint64, error) {
 	if from == 0 || epoch == 0 || fencer <= epoch {
 		panic(fmt.Sprintf("wal: fence epoch %d from id %d by epoch %d", epoch, from, fencer))
@@ -58,6 +58,7 @@ type fencing struct {
 func (f *fencing) firstOpen(ctx context.Context, from uint64) (id uint64, exists bool, err error) {
 	prefix := base.WALEpochPrefix(f.ident.Tree, f.epoch)
 	id = from
+	behind := uint64(0) // the last record object behind a gap at id
 	visit := func(e objstore.Entry) (bool, error) {
 		_, epoch, got, ok := base.ParseWALName(e.Name)
 		if !ok || epoch != f.epoch || got < id {
@@ -74,10 +75,11 @@ func (f *fencing) firstOpen(ctx context.Context, from uint64) (id uint64, exists
 			// Whoever put it found every id below it taken.
 			return false, fmt.Errorf("%s, below the fence %s: %w", base.WALName(f.ident.Tree, f.epoch, id), e.Name, ErrMissing)
 		}
-		return true, nil // behind a gap: dead, unless a fence says that the gap is a loss
+		behind = got
+		return true, nil
 	}
 	err = retry(ctx, f.env, func(ctx context.Context) error {
-		exists = false
+		exists, behind = false, 0
 		// What was counted by a failed try stays counted: WAL objects at or above from
 		// do not vanish while this writer holds the newest epoch.
 		return objstore.ListAll(ctx, f.store, prefix, base.WALName(f.ident.Tree, f.epoch, id-1), visit)
@@ -85,7 +87,32 @@ func (f *fencing) firstOpen(ctx context.Context, from uint64) (id uint64, exists
 	if err != nil {
 		return 0, false, fmt.Errorf("list %s: %w", prefix, err)
 	}
-	return id, exists, nil
+	if behind > 0 && !exists {
+		err = f.checkGap(ctx, id, behind)
+	}
+	return id, exists, err
+}
+
+// checkGap decides what a gap at id is that a record object lies behind. Usually the
+// objects behind it were under way at the same time, were never acknowledged, and are
+// dead. But the last of them knows up to which id all were in the store when it was made:
+// if that is id or more, the gap is a loss.
+func (f *fencing) checkGap(ctx context.Context, id, behind uint64) error {
+	var o *Object
+	err := retry(ctx, f.env, func(ctx context.Context) (err error) {
+		o, _, err = Read(ctx, f.store, f.ident, f.epoch, behind)
+		return err
+	})
+	switch {
+	case errors.Is(err, objstore.ErrNotFound), errors.Is(err, base.ErrCorrupt), errors.Is(err, ErrVersion):
+		return nil // it tells nothing
+	case err != nil:
+		return err
+	case !o.Fence && o.Durable >= id:
+		return fmt.Errorf("%s, which was in the store when %s was made: %w", base.WALName(f.ident.Tree, f.epoch, id),
+			base.WALName(f.ident.Tree, f.epoch, behind), ErrMissing)
+	}
+	return nil
 }
 
 // settle fills an id with a fence unless something is there, and returns whether the

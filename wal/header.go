@@ -34,8 +34,9 @@ const (
 	offEntries  = 100
 	offCodec    = 104
 	offReserved = 105
+	offDurable  = 112
 
-	headerSize   = 112
+	headerSize   = 120
 	checksumSize = 8
 	// minRecordSize is the size of a record object without entries.
 	minRecordSize = headerSize + checksumSize
@@ -84,6 +85,7 @@ func (h *rawHeader) marshal(b []byte) {
 	le.PutUint32(b[offSegment:], h.Segment)
 	le.PutUint32(b[offEntries:], h.entries)
 	b[offCodec] = codecNone
+	le.PutUint64(b[offDurable:], h.Durable)
 }
 
 // unmarshal reads the header from b, which holds at least headerSize bytes.
@@ -100,6 +102,7 @@ func (h *rawHeader) unmarshal(b []byte) {
 	h.PrevEnd = le.Uint64(b[offPrevEnd:])
 	h.Segment = le.Uint32(b[offSegment:])
 	h.entries = le.Uint32(b[offEntries:])
+	h.Durable = le.Uint64(b[offDurable:])
 }
 
 // EncodeFence returns the fence that ends epoch at id, put by the writer of epoch

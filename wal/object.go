@@ -141,12 +141,14 @@ func (d *decoder) record(o *Object) error {
 	switch {
 	case h.length != uint64(n):
 		return d.corrupt(offLength, "length is %d, the object has %d bytes", h.length, n)
+	case h.Durable >= h.ID:
+		return d.corrupt(offDurable, "object %d says that %d is durable", h.ID, h.Durable)
 	case h.First < h.PrevEnd || h.End < h.First:
 		return d.corrupt(offFirst, "sequences [%d, %d) after %d", h.First, h.End, h.PrevEnd)
 	case d.body[offCodec] != codecNone:
 		return d.corrupt(offCodec, "unknown codec %d", d.body[offCodec])
 	}
-	for at := offReserved; at < headerSize; at++ {
+	for at := offReserved; at < offDurable; at++ {
 		if d.body[at] != 0 {
 			return d.corrupt(at, "reserved byte is %d", d.body[at])
 		}

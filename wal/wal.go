@@ -74,6 +74,9 @@ type Header struct {
 	// PrevEnd is the End of the object before; for id 1 the sequence at which the
 	// epoch began. PrevEnd <= First <= End.
 	PrevEnd uint64
+	// Durable is below ID: when the object was made, its writer knew that all ids up
+	// to Durable were in the store. One of them that is missing was lost.
+	Durable uint64
 }
 
 // IsFence reports whether an object of a WAL folder is a fence, by the size that

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	le "encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -176,13 +177,15 @@ func TestBinaryMissingManifest(t *testing.T) {
 
 // A log of another format version is left alone, and the line says which it is.
 func TestBinaryOtherFormatVersion(t *testing.T) {
-	const versionOffset = 8 // of LOG and MANIFEST: docs/format/manifest.md
-	for _, object := range []string{base.LogName, base.ManifestName(0)} {
+	const versionOffset, sumBytes = 8, 8 // of LOG and MANIFEST: docs/format/manifest.md
+	for object, seed := range map[string]string{base.LogName: "LOG", base.ManifestName(0): "MANIFEST"} {
 		dir := crashed(t)
 		path := filepath.Join(dir, object)
 		body, err := os.ReadFile(path)
 		require.NoError(t, err)
 		body[versionOffset] += 8
+		checked := body[:len(body)-sumBytes]
+		le.LittleEndian.PutUint64(body[len(checked):], base.Checksum(base.Seed([]byte(seed), 0), checked))
 		require.NoError(t, os.WriteFile(path, body, 0o600))
 		line := refuses(t, "file:"+dir)
 		require.Contains(t, line, object)

@@ -27,7 +27,7 @@ func TestInspect(t *testing.T) {
 
 	status, stdout, stderr := runIn("inspect", "--store", "file:"+path)
 	require.Equal(t, exitOK, status, stderr)
-	require.Contains(t, stdout, "writer 1, compactor 0")
+	require.Contains(t, stdout, "writer 1, compactor 1")
 	require.Contains(t, stdout, "closed cleanly")
 	require.Contains(t, stdout, "active")
 

@@ -23,7 +23,7 @@ const fencedDrain = 2 * time.Second
 // serve runs the server until a signal, a fence or a failure ends it. What went
 // wrong is one line of the log; the error carries the exit status only.
 func serve(p *process, c serveConfig) error {
-	log := newLogger(p.stderr, c)
+	log := newLogger(p.stderr, c.logLevel, c.logFormat)
 	if len(c.unread) > 0 {
 		log.Warn("environment variables look like annals's and are not", "names", strings.Join(c.unread, " "))
 	}
@@ -41,16 +41,19 @@ func serve(p *process, c serveConfig) error {
 	return &exitError{exitFailure, nil}
 }
 
-func newLogger(w io.Writer, c serveConfig) *slog.Logger {
-	options := &slog.HandlerOptions{Level: c.logLevel}
-	if c.logFormat == "json" {
+func newLogger(w io.Writer, level slog.Level, format string) *slog.Logger {
+	options := &slog.HandlerOptions{Level: level}
+	if format == "json" {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))
 }
 
+// sameSignal is how long after the first a further signal is taken for the same one.
+const sameSignal = time.Second
+
 // stopOnSignal returns a context that ends with the first SIGINT or SIGTERM.
-// The second ends the process.
+// The second ends the process, unless it comes within sameSignal.
 func stopOnSignal(log *slog.Logger) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	signals := make(chan os.Signal, 2)
@@ -59,7 +62,10 @@ func stopOnSignal(log *slog.Logger) (context.Context, func()) {
 		s := <-signals
 		log.Info("stopping", "signal", s.String())
 		cancel()
-		s = <-signals
+		// Wrappers that pass a signal on make two of one: the same moment counts once.
+		for began := time.Now(); time.Since(began) < sameSignal; {
+			s = <-signals
+		}
 		log.Error("stopped at once: the shutdown was not finished", "signal", s.String())
 		os.Exit(exitFailure)
 	}()
@@ -71,33 +77,35 @@ func stopOnSignal(log *slog.Logger) (context.Context, func()) {
 
 // runServer opens everything, serves, and closes everything.
 func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
-	// The port first: when it is taken, nothing was touched. Connections wait
-	// unanswered until the log is open.
+	// The port first: when it is taken, nothing was touched. It answers from then
+	// on, so that nobody takes a long recovery for a process that hangs.
 	listener, err := net.Listen("tcp", c.listen)
 	if err != nil {
 		return err
 	}
-	defer listener.Close()
+	front := server.NewFront(log)
+	served := make(chan error, 1)
+	go func() { served <- front.Serve(listener) }()
 	db, err := openLog(ctx, log, c)
 	if err != nil {
+		front.Close()
 		if ctx.Err() != nil {
 			log.Info("stopped before the log was open")
 			return nil
 		}
 		return err
 	}
+	options := c.serverOptions(db)
+	options.Logger = log
+	options.Front = front
+	srv, err := server.New(options)
+	if err != nil {
+		front.Close()
+		return errors.Join(err, closeLog(c, db))
+	}
 	status := db.Status()
 	log.Info("serving", "store", status.Store, "epoch", status.Epoch, "recovered", status.Recovered,
 		"address", listener.Addr().String())
-
-	options := c.serverOptions(db)
-	options.Logger = log
-	srv, err := server.New(options)
-	if err != nil {
-		return errors.Join(err, closeLog(c, db))
-	}
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(listener) }()
 	cause := waitForEnd(ctx, log, db, served)
 	return errors.Join(cause, shutDown(log, c, srv, db, cause))
 }

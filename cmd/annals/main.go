@@ -5,6 +5,7 @@
 //	annals append           load newline-delimited JSON
 //	annals scan KEY         print the records of one key
 //	annals inspect          show what a log consists of
+//	annals compact          compact a log from a process of its own
 //	annals version          print what was built
 //
 // "annals COMMAND --help" lists the flags with their defaults and costs.
@@ -101,6 +102,6 @@ func newRoot(p *process) *cobra.Command {
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
-	root.AddCommand(newServe(p), newAppend(p), newScan(p), newInspect(p), newVersion(p))
+	root.AddCommand(newServe(p), newAppend(p), newScan(p), newInspect(p), newCompact(p), newVersion(p))
 	return root
 }

@@ -69,14 +69,14 @@ func newScan(p *process) *cobra.Command {
 		addFlag(s, "from", "sequence", "0", &c.from, parseCount(0, math.MaxUint64), "start at this sequence")
 		addFlag(s, "to", "sequence", "", &c.to, parseCount(0, math.MaxUint64), "stop before this sequence (default: none)")
 		addFlag(s, "last", "count", "", &c.last, parseCount(1, scanPageRecords),
-			"print only the newest records of the range, this many, still the oldest of them first (default: all)")
+			"print only the newest records of the range, this many (at most 10,000), still the oldest of them first (default: all)")
 		addFlag(s, "limit", "count", "", &c.limit, parseCount(1, math.MaxUint64), "print this many records at most (default: all)")
 	}
 	check := func(s *settings) {
 		if c.to == 0 && !s.changed("to") {
 			c.to = math.MaxUint64
 		}
-		if c.from > c.to {
+		if c.from > c.to && len(s.faults) == 0 { // a value that is no number is its own fault
 			s.fault("--from %d is above --to %d", c.from, c.to)
 		}
 		if c.last > 0 && c.limit > 0 {

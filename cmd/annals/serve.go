@@ -21,7 +21,7 @@ The whole form of an S3 store is s3://BUCKET/PREFIX?endpoint=URL&region=R&path_s
 behind the bucket may be left out. Credentials come from the AWS environment variables, files and roles.
 
 SIGTERM or SIGINT: it stops accepting, finishes what is under way, flushes, marks the shutdown clean and
-exits with status 0. A second signal ends it at once, with status 1; nothing acknowledged as durable is lost.
+exits with status 0. Another signal, a second later or more, ends it at once, with status 1; nothing acknowledged as durable is lost.
 Exit status 4: another writer has taken the log. A supervisor must not restart it then, or two writers
 take the log from each other for ever.`
 
@@ -54,6 +54,7 @@ func (c *serveConfig) define(s *settings) {
 	c.addPlaceFlags(s)
 	c.addWriteFlags(s)
 	c.addSegmentFlags(s)
+	c.addAgingFlags(s)
 	c.addLimitFlags(s)
 	c.addProcessFlags(s)
 	for _, name := range s.names() {
@@ -92,13 +93,43 @@ func (c *serveConfig) addWriteFlags(s *settings) {
 
 func (c *serveConfig) addSegmentFlags(s *settings) {
 	o := &c.engine
-	addFlag(s, "segment-interval", "duration", "1h", &o.SegmentInterval, parseDuration,
-		"age at which the active segment is sealed. Shorter: finer retention, and more segments that a read from the beginning visits")
-	addFlag(s, "segment-bytes", "size", formatSize(engine.DefaultSegmentBytes), &o.SegmentBytes, parseSize[int64],
-		"size of its records at which it is sealed at once. Larger: fewer segments, coarser retention")
+	addFlag(s, "segment-interval", "duration", "", &o.SegmentInterval, parseDuration,
+		"age at which the active segment is sealed. Shorter: finer retention, and more segments that a read from the beginning visits "+
+			"(default 1h, or an eighth of --retention where that is less)")
+	addFlag(s, "segment-bytes", "size", "", &o.SegmentBytes, parseSize[int64],
+		"size of its records at which it is sealed at once. Larger: fewer segments, coarser retention "+
+			"(default "+formatSize(engine.DefaultSegmentBytes)+", or an eighth of --retention-bytes where that is less)")
 	addFlag(s, "segment-min-bytes", "size", "", &o.SegmentMinBytes, parseSize[int64],
 		"size below which age does not seal it, so that a slow log has few segments "+
 			"(default "+formatSize(engine.DefaultSegmentMinBytes)+", or --segment-bytes where that is less)")
+}
+
+func (c *serveConfig) addAgingFlags(s *settings) {
+	o := &c.engine
+	addFlag(s, "compaction", "on|off", "on", &o.DisableCompaction, parseChoice([]string{"on", "off"}, []bool{false, true}),
+		"off leaves compaction to \"annals compact\" elsewhere. Without any, reads look at ever more runs and segments")
+	addFlag(s, "retention", "duration", "", &o.Retention, parseDuration,
+		"how long records are kept, such as 7d: whole segments are dropped once they were sealed so long ago (default none: for ever)")
+	addFlag(s, "retention-bytes", "size", "", &o.RetentionBytes, parseSize[int64],
+		"record bytes above which the oldest sealed segments are dropped (default none)")
+	addFlag(s, "retention-check-interval", "duration", "", &o.RetentionInterval, parseDuration,
+		"how often both are looked at; with --retention each look is one request (default 1m, or --retention where that is less)")
+	addFlag(s, "gc-interval", "duration", "1m", &o.GCInterval, parseDuration,
+		"how often what is no longer needed is looked for and deleted. Longer: such bytes are paid for longer")
+	addFlag(s, "gc-grace", "duration", "15m", &o.GCGrace, parseDuration,
+		"how long an object stays after it left the log, for those who read from an old view. Longer: its bytes are paid for longer")
+	addFlag(s, "disk-cache", "folder", "", &o.DiskCacheDir, parseFolder,
+		"folder on a local disk for what was read from the store. It survives a restart and may be deleted at any time (default none)")
+	addFlag(s, "disk-cache-bytes", "size", "", &o.DiskCacheBytes, parseSize[int64],
+		"size of the files in it (default 10GiB with --disk-cache)")
+}
+
+// parseFolder takes any path.
+func parseFolder(text string) (string, error) {
+	if text == "" {
+		return "", errors.New("the path is empty")
+	}
+	return text, nil
 }
 
 func (c *serveConfig) addLimitFlags(s *settings) {
@@ -115,11 +146,16 @@ func (c *serveConfig) addLimitFlags(s *settings) {
 func (c *serveConfig) addProcessFlags(s *settings) {
 	addFlag(s, "shutdown-timeout", "duration", "30s", &c.shutdownTimeout, parseDuration,
 		"how long a shutdown may take. When it runs out the exit status is 1, and the next start replays the WAL")
-	addFlag(s, "log-level", "debug|info|warn|error", "info", &c.logLevel,
+	addLogFlags(s, &c.logLevel, &c.logFormat)
+}
+
+// addLogFlags adds the flags of a command that runs until it is stopped.
+func addLogFlags(s *settings, level *slog.Level, format *string) {
+	addFlag(s, "log-level", "debug|info|warn|error", "info", level,
 		parseChoice([]string{"debug", "info", "warn", "error"},
 			[]slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError}),
 		"least level that is logged, on standard error")
-	addFlag(s, "log-format", "text|json", "text", &c.logFormat,
+	addFlag(s, "log-format", "text|json", "text", format,
 		parseChoice([]string{"text", "json"}, []string{"text", "json"}), "how log lines are written")
 }
 
@@ -138,6 +174,13 @@ var flagNames = strings.NewReplacer(
 	"MaxValueBytes", "--max-value-bytes",
 	"BodyLimit", "--body-limit",
 	"AppendTimeout", "--append-timeout",
+	"RetentionInterval", "--retention-check-interval",
+	"RetentionBytes", "--retention-bytes",
+	"Retention", "--retention",
+	"GCInterval", "--gc-interval",
+	"GCGrace", "--gc-grace",
+	"DiskCacheBytes", "--disk-cache-bytes",
+	"DiskCacheDir", "--disk-cache",
 )
 
 // check completes the options whose default depends on others, and reports

@@ -147,7 +147,8 @@ func TestHelpSaysEverything(t *testing.T) {
 	require.Empty(t, stderr)
 	for _, flag := range []string{"listen", "store", "ack", "read-visibility", "flush-interval", "wal-object-bytes", "memtable-bytes",
 		"max-unflushed-bytes", "cache-bytes", "segment-interval", "segment-bytes", "segment-min-bytes", "max-key-bytes",
-		"max-value-bytes", "body-limit", "append-timeout", "shutdown-timeout", "log-level", "log-format"} {
+		"max-value-bytes", "compaction", "retention", "retention-bytes", "retention-check-interval", "gc-interval", "gc-grace",
+		"disk-cache", "disk-cache-bytes", "body-limit", "append-timeout", "shutdown-timeout", "log-level", "log-format"} {
 		_, rest, found := strings.Cut(help, "\n      --"+flag+" ")
 		require.True(t, found, flag)
 		text, _, _ := strings.Cut(rest, "\n      --")

@@ -39,9 +39,25 @@ func formatSize(n int64) string {
 	return strconv.FormatInt(n, 10) + units[i]
 }
 
-// parseDuration reads a time above 0, such as 100ms or 1h30m.
+// parseDays is time.ParseDuration with days in front.
+func parseDays(text string) (time.Duration, error) {
+	const day = 24 * time.Hour
+	number, rest, found := strings.Cut(text, "d")
+	if !found {
+		return time.ParseDuration(text)
+	}
+	days, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || rest == "" {
+		return time.Duration(days) * day, err
+	}
+	d, err := time.ParseDuration(rest)
+	return time.Duration(days)*day + d, err
+}
+
+// parseDuration reads a time above 0, such as 100ms, 1h30m or 7d. A day is 24 hours and
+// stands alone or first.
 func parseDuration(text string) (time.Duration, error) {
-	d, err := time.ParseDuration(text)
+	d, err := parseDays(text)
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("%q is not a duration such as 100ms", text)

@@ -1,0 +1,338 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/annalsdb/annals/compaction"
+	"github.com/annalsdb/annals/internal/base"
+	"github.com/annalsdb/annals/manifest"
+	"github.com/annalsdb/annals/objstore"
+)
+
+// A tree has one compactor at a time: the owner of its compactor epoch. It raises a
+// number in the MANIFEST, its beat, while it lives; others stand by and take the
+// next epoch when the beat has not moved for a while.
+const (
+	// beatEvery is how often the compactor shows that it lives.
+	beatEvery = 20 * time.Second
+	// takeOverAfter is how long a standby sees no beat before it takes over.
+	takeOverAfter = time.Minute
+	// watchEvery is how often a standby looks, and an idle compactor plans.
+	watchEvery = 2 * time.Second
+	// epochFor is how long a compactor keeps its epoch: with the next one, what
+	// jobs of the old one left behind can be swept.
+	epochFor = 24 * time.Hour
+	// A job that failed is tried again after a wait that doubles up to the limit;
+	// jobs on other segments go on meanwhile (F29).
+	jobBackoffFirst = time.Second
+	jobBackoffLimit = 5 * time.Minute
+)
+
+// compactor stands by, takes the epoch, and works on what the planner says,
+// until its context ends. Its methods are called from one goroutine; stats may be
+// read from any.
+type compactor struct {
+	store   objstore.Store
+	env     *base.Env
+	log     *slog.Logger
+	commits *manifest.Committer
+	limits  compaction.Limits
+	refresh bool // nobody else keeps commits current
+
+	mu     sync.Mutex
+	counts CompactionCounters // guarded by mu
+}
+
+// CompactionCounters are what operators see of a compactor. All are zero where
+// another process compacts.
+type CompactionCounters struct {
+	Working           bool   // this process holds the compactor's epoch
+	Epoch             uint64 // the last one that it held
+	Jobs, Failures    uint64
+	BytesIn, BytesOut uint64 // stored bytes read and written by finished jobs
+	Records           uint64 // records rewritten by finished jobs
+	Debt              uint64 // record bytes that planned jobs would rewrite now
+}
+
+func (c *compactor) snapshot() CompactionCounters {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counts
+}
+
+func (c *compactor) note(change func(*CompactionCounters)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	change(&c.counts)
+}
+
+// run works until ctx ends.
+func (c *compactor) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		epoch, err := c.standBy(ctx)
+		if err == nil {
+			c.note(func(n *CompactionCounters) { n.Working, n.Epoch = true, epoch })
+			c.log.Info("compacting", "compactor_epoch", epoch)
+			err = c.work(ctx, epoch)
+			c.note(func(n *CompactionCounters) { n.Working, n.Debt = false, 0 })
+		}
+		if err != nil && ctx.Err() == nil {
+			c.log.Warn("compaction paused", "error", err)
+			_ = c.env.Sleep(ctx, watchEvery) // its error is ctx's
+		}
+	}
+}
+
+// current returns the newest state that is known, after a look if nobody else looks.
+func (c *compactor) current(ctx context.Context) (*manifest.State, error) {
+	if !c.refresh {
+		return c.commits.Current().State, nil
+	}
+	s, err := c.commits.Refresh(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look at the log's head: %w", err)
+	}
+	return s.State, nil
+}
+
+// standBy waits until no compactor lives, and takes the next epoch.
+func (c *compactor) standBy(ctx context.Context) (uint64, error) {
+	var seen struct{ epoch, beat uint64 }
+	since, known := c.env.Elapsed(), false
+	for {
+		s, err := c.current(ctx)
+		if err != nil {
+			return 0, err
+		}
+		epoch, beat := s.GetCompactor().GetEpoch(), s.GetCompactorBeat()
+		if !known || epoch != seen.epoch || beat != seen.beat {
+			known, seen.epoch, seen.beat = true, epoch, beat
+			since = c.env.Elapsed()
+		}
+		if epoch == 0 || c.env.Elapsed()-since >= takeOverAfter {
+			_, err := c.commits.Commit(ctx, manifest.OpenCompactor(epoch, newOwner(c.env)))
+			if err == nil {
+				return epoch + 1, nil
+			}
+			if !errors.Is(err, manifest.ErrFenced) {
+				return 0, err
+			}
+			known = false // another standby was first
+		}
+		if err := c.env.Sleep(ctx, watchEvery); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// work runs jobs until the epoch is lost, or old, or ctx ends.
+func (c *compactor) work(ctx context.Context, epoch uint64) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var beating sync.WaitGroup
+	beating.Add(1)
+	c.env.Go("compactor beat", func() {
+		defer beating.Done()
+		cancel(c.beat(ctx, epoch))
+	})
+	defer beating.Wait()
+	defer cancel(nil)
+
+	began := c.env.Elapsed()
+	failed := make(map[uint32]jobFailure)
+	for c.env.Elapsed()-began < epochFor {
+		s, err := c.current(ctx)
+		if err != nil {
+			return err
+		}
+		if s.GetCompactor().GetEpoch() != epoch {
+			return fmt.Errorf("compactor epoch is %d, mine is %d: %w", s.GetCompactor().GetEpoch(), epoch, manifest.ErrFenced)
+		}
+		job, ok := c.next(s, failed)
+		if !ok {
+			if c.env.Sleep(ctx, watchEvery) != nil {
+				return context.Cause(ctx)
+			}
+			continue
+		}
+		err = c.do(ctx, epoch, job)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, manifest.ErrFenced):
+			return err
+		case errors.Is(err, manifest.ErrGone): // dropped meanwhile: the next plan knows
+		case err != nil:
+			f := failed[job.First]
+			f.until = c.env.Elapsed() + c.env.Backoff(jobBackoffFirst, jobBackoffLimit, f.times)
+			f.times++
+			failed[job.First] = f
+			c.note(func(n *CompactionCounters) { n.Failures++ })
+			c.log.Warn("compaction failed and is tried again", "job", job.String(), "error", err, "failures", f.times)
+		default:
+			delete(failed, job.First)
+		}
+	}
+	return nil
+}
+
+// jobFailure is why a segment is left alone for a while.
+type jobFailure struct {
+	times int
+	until time.Duration // Elapsed()
+}
+
+// next returns the most urgent job that is not backing off.
+func (c *compactor) next(s *manifest.State, failed map[uint32]jobFailure) (job compaction.Job, ok bool) {
+	var debt uint64
+	for _, j := range compaction.Plan(s, c.limits) {
+		debt += j.Bytes
+		if !ok && c.env.Elapsed() >= failed[j.First].until {
+			job, ok = j, true
+		}
+	}
+	c.note(func(n *CompactionCounters) { n.Debt = debt })
+	return job, ok
+}
+
+// do runs one job and commits it. Outputs of a job that failed are deleted, if that
+// is certain to be safe; else the collector sweeps them once their epoch has passed.
+func (c *compactor) do(ctx context.Context, epoch uint64, job compaction.Job) error {
+	began := c.env.Elapsed()
+	runner := &compaction.Runner{Store: c.store, Env: c.env, Tree: tree, Epoch: epoch, Limits: c.limits}
+	res, err := runner.Run(ctx, job)
+	if err == nil {
+		_, err = c.commits.Commit(ctx, res.Edit)
+	}
+	if err != nil {
+		if res != nil && len(res.Outputs) > 0 {
+			c.discard(ctx, epoch, res.Outputs, err)
+		}
+		return fmt.Errorf("%s: %w", job, err)
+	}
+	c.note(func(n *CompactionCounters) {
+		n.Jobs++
+		n.BytesIn += res.BytesIn
+		n.BytesOut += res.BytesOut
+		n.Records += res.RecordsOut
+	})
+	c.log.Debug("compacted", "job", job.String(), "bytes_in", res.BytesIn, "bytes_out", res.BytesOut,
+		"records", res.RecordsOut, "took", c.env.Elapsed()-began)
+	return nil
+}
+
+// discard deletes the outputs of a failed job. That is allowed only when a MANIFEST
+// read now is still of this epoch, names none of them, live or obsolete, and is
+// not the version that a commit of this job named as its condition: else such a
+// commit could still land and make them live (F50).
+func (c *compactor) discard(ctx context.Context, epoch uint64, outputs []base.ObjectID, cause error) {
+	now, err := c.commits.Refresh(ctx)
+	if err != nil || now.State.GetCompactor().GetEpoch() != epoch {
+		return
+	}
+	var edit *manifest.EditError
+	if errors.As(cause, &edit) {
+		if edit.Pending {
+			return
+		}
+		for _, etag := range edit.SentETags {
+			if etag == now.ETag {
+				return
+			}
+		}
+	}
+	named := manifest.NamedObjects(now.State)
+	names := make([]string, 0, len(outputs))
+	for _, id := range outputs {
+		if _, ok := named[id]; !ok {
+			names = append(names, id.Name())
+		}
+	}
+	for len(names) > 0 {
+		n := min(len(names), objstore.MaxDeleteBatch)
+		if err := c.store.Delete(ctx, names[:n]); err != nil {
+			c.log.Warn("outputs of a failed compaction are left to the collector", "error", err)
+			return
+		}
+		names = names[n:]
+	}
+}
+
+// beat raises the beat until ctx ends or the epoch is lost, and returns why.
+func (c *compactor) beat(ctx context.Context, epoch uint64) error {
+	for c.env.Sleep(ctx, beatEvery) == nil {
+		to := c.commits.Current().State.GetCompactorBeat() + 1
+		if _, err := c.commits.Commit(ctx, manifest.Beat(epoch, to)); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// CompactOptions of Compact. The zero value of every field takes its default.
+type CompactOptions struct {
+	// SegmentBytes, TableBytes, BlockBytes, Retention: as in Options; they should be
+	// those of the writer.
+	SegmentBytes int64
+	TableBytes   int64
+	BlockBytes   int
+	Retention    time.Duration
+	// Logger gets what operators want to know. Default: discarded.
+	Logger *slog.Logger
+	// Env is the clock, randomness and goroutine starts. Default: the system's.
+	Env *base.Env
+}
+
+// Compact runs a compactor without a writer, until ctx ends: another process, or
+// another machine, that needs only the store. Any number may run; one works, the
+// others stand by. It returns nil when ctx ends, and an error when the log cannot be
+// opened.
+func Compact(ctx context.Context, store objstore.Store, o CompactOptions) error {
+	full := Options{
+		SegmentBytes: o.SegmentBytes, TableBytes: o.TableBytes, BlockBytes: o.BlockBytes,
+		Retention: o.Retention, Logger: o.Logger, Env: o.Env,
+	}
+	if err := full.Validate(); err != nil {
+		return err
+	}
+	full = full.withDefaults()
+	snap, err := manifest.Load(ctx, store, full.Env, tree)
+	if err != nil {
+		return fmt.Errorf("compact %s: %w", store, err)
+	}
+	commits := manifest.NewCommitter(manifest.CommitterOptions{Store: store, Env: full.Env, Tree: tree, Start: snap})
+	defer commits.Close()
+	c := &compactor{
+		store: store, env: full.Env, log: full.Logger, commits: commits, limits: full.compactionLimits(), refresh: true,
+	}
+	c.run(ctx)
+	return nil
+}
+
+// mergeWithin is the span of time that a merged segment may have in a log without
+// retention; with one it is a tenth of it.
+const mergeWithin = 31 * 24 * time.Hour
+
+func (o *Options) compactionLimits() compaction.Limits {
+	within := mergeWithin
+	if o.Retention > 0 {
+		within = o.Retention / 10
+	}
+	return compaction.Limits{
+		FanIn:        min(16, max(2, o.MaxRuns)),
+		SegmentBytes: o.SegmentBytes,
+		MergeWithin:  within,
+		TableBytes:   o.TableBytes,
+		BlockBytes:   min(max(o.BlockBytes, minCompactedBlock), maxCompactedBlock),
+	}
+}
+
+// Blocks of compacted tables are within these bounds, whatever the writer's are.
+const (
+	minCompactedBlock = 256
+	maxCompactedBlock = 4 << 20
+)

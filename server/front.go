@@ -1,0 +1,136 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/wire"
+)
+
+// Front is the listening side of a server. It answers from before the log is
+// open, which after a crash may take minutes: until a Server is made with it
+// (Options.Front), /-/healthy says 200, so that nobody kills a process that
+// recovers, and everything else 503. Connections stay when the Server takes over.
+// All methods may be called from any goroutine.
+type Front struct {
+	http   *http.Server
+	server atomic.Pointer[Server] // nil while the log is opening
+}
+
+// NewFront returns a front. The logger gets what goes wrong on single connections
+// (debug); nil discards that.
+func NewFront(log *slog.Logger) *Front {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	f := new(Front)
+	f.http = &http.Server{
+		Handler:                      f,
+		Protocols:                    protocols,
+		DisableGeneralOptionsHandler: true, // OPTIONS * is an unknown path like any other
+		ReadHeaderTimeout:            headerTimeout,
+		IdleTimeout:                  idleTimeout,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams,
+			SendPingTimeout:      pingAfter,
+			PingTimeout:          pingTimeout,
+			WriteByteTimeout:     pieceTimeout,
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	return f
+}
+
+// Serve answers requests on the listener, which it closes in the end. It returns
+// nil after Close or the Server's Shutdown was called, and otherwise why it stopped.
+func (f *Front) Serve(l net.Listener) error {
+	if err := f.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// Close ends all connections and listeners at once: for a log that could not be
+// opened.
+func (f *Front) Close() {
+	_ = f.http.Close() // of the listeners; they were not written to
+}
+
+// shutdown is Server.Shutdown.
+func (f *Front) shutdown(ctx context.Context) error {
+	for {
+		again, cancel := context.WithTimeout(ctx, goAwayInterval)
+		err := f.http.Shutdown(again)
+		cancel()
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+			// An HTTP/2 connection that was just being set up did not hear that it
+			// should end, and would stay until it is idle for too long: tell all again.
+			continue
+		}
+		_ = f.http.Close() // err says more
+		return fmt.Errorf("shut down the HTTP server: %w", err)
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (f *Front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s := f.server.Load(); s != nil {
+		s.ServeHTTP(w, r)
+		return
+	}
+	opening(w, r)
+}
+
+// freeBody is the size up to which net/http itself reads a body that the handler
+// left.
+const freeBody = 256 << 10
+
+// opening answers while the log is opening.
+func opening(w http.ResponseWriter, r *http.Request) {
+	control := http.NewResponseController(w)
+	_ = control.SetWriteDeadline(time.Now().Add(pieceTimeout)) // not supported in tests without a connection
+	path := r.URL.EscapedPath()
+	if path == healthyPath && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		reply(w, http.StatusOK, typeText, []byte("OK"))
+		return
+	}
+	e := wire.ErrorBody{Status: wire.StatusError, Message: "the log is opening"}
+	switch {
+	case path == readyPath:
+		e.Message = "not ready: opening"
+	case r.Method == http.MethodPost:
+		e.Outcome = engine.NotAppended.String()
+	}
+	large := r.ProtoMajor == 1 && (r.ContentLength < 0 || r.ContentLength > freeBody)
+	if large {
+		w.Header().Set("Connection", "close")
+		_ = control.EnableFullDuplex() // net/http does not touch the rest of the body
+	}
+	w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
+	reply(w, http.StatusServiceUnavailable, wire.TypeJSON, e.AppendJSON(nil))
+	if large {
+		drainBody(control, r, drainTimeout)
+	}
+}
+
+// reply sends a short answer.
+func reply(w http.ResponseWriter, status int, contentType string, body []byte) {
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // net/http drops the body of HEAD, and closes a connection that fails
+}
