@@ -50,7 +50,7 @@ func benchmarkIngest(b *testing.B, delay time.Duration) {
 		window    = 4 << 20 / (batch * valueSize)
 	)
 	store := mem.New(mem.Options{})
-	db, err := Open(b.Context(), &slowPuts{store, delay}, Options{FlushInterval: 2 * time.Millisecond})
+	db, err := Open(b.Context(), &slowPuts{store, delay}, Options{FlushInterval: 2 * time.Millisecond, DisableCompaction: true})
 	if err != nil {
 		b.Fatal(err)
 	}

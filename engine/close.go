@@ -12,7 +12,7 @@ import (
 // shutdown as clean, and ends all background work. After it nothing of the DB
 // can be used. Close again returns ErrClosed.
 //
-// When ctx ends first, or the DB has failed, it stops at once and returns an
+// When ctx ends first (or has ended already), or the DB has failed, it stops at once and returns an
 // error that says which sequences are not known to be durable (F15). What was
 // acknowledged as durable is safe in any case.
 func (db *DB) Close(ctx context.Context) error {
@@ -23,14 +23,16 @@ func (db *DB) Close(ctx context.Context) error {
 	}
 	db.closing = true
 	db.allInLine()
-	failed := db.failed
-	if failed == nil && !db.active.table.Empty() {
+	err := db.failed
+	if err == nil {
+		err = ctx.Err() // with a context that has ended it stops at once
+	}
+	if err == nil && !db.active.table.Empty() {
 		db.rotate(false)
 	}
 	end := db.next
 	db.mu.Unlock()
 
-	err := failed
 	if err == nil {
 		err = db.closeCleanly(ctx, end)
 	}

@@ -311,7 +311,6 @@ func TestF14DamagedWALObject(t *testing.T) {
 		after := r.crashed()
 		next := after.open(options())
 		mustAppend(t, next, "c")
-		kill(next)
 		// 1/1 is below position now; 2/1 is needed.
 		again := after.crashed()
 		require.NoError(t, again.mem.Delete(t.Context(), []string{wal(2, 1)}))
