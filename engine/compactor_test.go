@@ -113,6 +113,7 @@ func TestCompactorsStandByAndTakeOver(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		require.Equal(t, uint64(2), epoch())
 		time.Sleep(3 * time.Second)
+		synctest.Wait()
 		for _, g := range db.Head().GetSegments() {
 			if g.GetSealed() {
 				require.Len(t, g.GetRuns(), 1, "segment %d", g.GetId())
@@ -175,6 +176,7 @@ func TestFailingCompactionBacksOff(t *testing.T) {
 		db, err = Open(t.Context(), store, o)
 		require.NoError(t, err)
 		time.Sleep(time.Hour)
+		synctest.Wait() // a try may begin at this very moment
 		s := db.Status()
 		require.NotZero(t, s.Compaction.Jobs, "other segments are compacted")
 		require.Greater(t, s.Compaction.Failures, uint64(5))
@@ -189,6 +191,7 @@ func TestFailingCompactionBacksOff(t *testing.T) {
 		require.NoError(t, err)
 		db = openTest(t, store, o)
 		time.Sleep(time.Hour)
+		synctest.Wait()
 		require.Zero(t, db.Status().Compaction.Debt, "mended: it goes on")
 		m.require(t, db)
 	})
