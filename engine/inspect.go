@@ -111,18 +111,17 @@ func Inspect(ctx context.Context, store objstore.Store) (*Inspection, error) {
 		Clean:           s.CleanNext != nil,
 		Pins:            len(s.GetPins()),
 	}
-	named := make(map[base.ObjectID]bool)
 	for _, g := range s.GetSegments() {
-		in.Segments = append(in.Segments, inspectSegment(g, s, snap.StoreTime, named))
+		in.Segments = append(in.Segments, inspectSegment(g, s, snap.StoreTime))
 	}
 	for _, o := range s.GetObsolete() {
-		named[o.GetRef().ID()] = true
 		in.Obsolete.Objects++
 		in.Obsolete.Bytes += o.GetSize()
 		if o.GetSinceMs() == 0 {
 			in.Obsolete.NotYetTimed++
 		}
 	}
+	named := manifest.NamedObjects(s)
 	err = objstore.ListAll(ctx, store, "", "", func(e objstore.Entry) (bool, error) {
 		in.Totals.add(e, named)
 		return true, nil
@@ -133,7 +132,7 @@ func Inspect(ctx context.Context, store objstore.Store) (*Inspection, error) {
 	return in, nil
 }
 
-func inspectSegment(g *manifest.Segment, s *manifest.State, now time.Time, named map[base.ObjectID]bool) InspectedSegment {
+func inspectSegment(g *manifest.Segment, s *manifest.State, now time.Time) InspectedSegment {
 	seg := InspectedSegment{
 		ID: g.GetId(), LastID: max(g.GetId(), g.GetLastId()),
 		Start: g.GetFirstSequence(), End: s.GetFlushedEnd(), Sealed: g.GetSealed(), Runs: len(g.GetRuns()),
@@ -148,7 +147,6 @@ func inspectSegment(g *manifest.Segment, s *manifest.State, now time.Time, named
 	}
 	for _, r := range g.GetRuns() {
 		for _, t := range r.GetTables() {
-			named[t.GetRef().ID()] = true
 			seg.Tables++
 			seg.Records += t.GetRecords()
 			seg.Bytes += t.GetBytes()
@@ -159,7 +157,7 @@ func inspectSegment(g *manifest.Segment, s *manifest.State, now time.Time, named
 }
 
 // add counts one object.
-func (t *InspectedTotals) add(e objstore.Entry, named map[base.ObjectID]bool) {
+func (t *InspectedTotals) add(e objstore.Entry, named map[base.ObjectID]struct{}) {
 	t.Objects++
 	t.Bytes += e.Size
 	if strings.HasPrefix(e.Name, base.WALPrefix(tree)) {
@@ -178,7 +176,7 @@ func (t *InspectedTotals) add(e objstore.Entry, named map[base.ObjectID]bool) {
 	}
 	t.Tables++
 	t.TableBytes += e.Size
-	if !named[id] {
+	if _, ok := named[id]; !ok {
 		t.Unnamed++
 		t.UnnamedBytes += e.Size
 	}
