@@ -1,8 +1,8 @@
 // Package client is a Go client of the HTTP API of annals (docs/HTTP.md).
 //
-// It speaks protobuf and repeats nothing by itself: an append whose outcome is unknown
+// It speaks protobuf. A Client, but for what it follows, repeats nothing by itself: an append whose outcome is unknown
 // must not be sent again blindly, because it may be there already. NotAppended
-// says when it is safe.
+// says when it is safe. A Producer numbers its appends, so that it can repeat them.
 package client
 
 import (
@@ -53,7 +53,7 @@ func New(baseURL string, o Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse server URL: %w", err)
 	}
-	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || strings.ContainsAny(baseURL, "?#") { // an empty query too: a path is put behind it
 		return nil, fmt.Errorf("parse server URL %q: it must look like http://host:port", baseURL)
 	}
 	if o.HTTP == nil {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -147,7 +149,7 @@ func TestKeysAndSegments(t *testing.T) {
 	require.Len(t, segments, 1)
 	require.NotZero(t, segments[0].StartMs)
 	segments[0].StartMs = 0
-	require.Equal(t, Segment{ID: 1, Records: 4, Bytes: 7}, segments[0])
+	require.Equal(t, Segment{ID: 1, LastID: 1, Records: 4, Bytes: 7}, segments[0])
 	segments, err = c.Segments(ctx, SegmentsOptions{After: 1})
 	require.NoError(t, err)
 	require.Empty(t, segments)
@@ -234,7 +236,7 @@ func TestNobodyListens(t *testing.T) {
 }
 
 func TestNewRefusesBadURLs(t *testing.T) {
-	for _, u := range []string{"", "127.0.0.1:8080", "localhost:8080", "ftp://x", "http://", "http://x?y=1", "http://x#y", "http://[::1"} {
+	for _, u := range []string{"", "127.0.0.1:8080", "localhost:8080", "ftp://x", "http://", "http://x?y=1", "http://x#y", "http://x?", "http://x#", "http://[::1"} {
 		_, err := New(u, Options{})
 		require.ErrorContains(t, err, "parse server URL", u)
 	}
@@ -252,11 +254,22 @@ func TestEncodeAppend(t *testing.T) {
 			want.Records = append(want.Records, &wire.Record{Key: append([]byte{}, r.Key...), Value: append([]byte{}, r.Value...)})
 		}
 		o := AppendOptions{Ack: rapid.SampledFrom([]Ack{AckDefault, AckDurable, AckMemory}).Draw(t, "ack")}
+		for range rapid.IntRange(0, 2).Draw(t, "conditions") {
+			e := KeySequence{Key: bytes.Draw(t, "key"), Next: rapid.Uint64().Draw(t, "next")}
+			o.ExpectedNext = append(o.ExpectedNext, e)
+			want.ExpectedNext = append(want.ExpectedNext, &wire.KeySequence{Key: e.Key, Sequence: e.Next})
+		}
+		if rapid.Bool().Draw(t, "has producer") {
+			o.Producer, o.ProducerSequence = rapid.StringN(1, 10, -1).Draw(t, "producer"), rapid.Uint64().Draw(t, "number")
+			want.ProducerId, want.ProducerSeq = &o.Producer, &o.ProducerSequence
+		}
 		if o.Ack != AckDefault {
 			want.AwaitDurable = proto.Bool(o.Ack == AckDurable)
 		}
 		var got wire.AppendRequest
-		require.NoError(t, proto.Unmarshal(encodeAppend(recs, o), &got))
+		encoded := encodeAppend(recs, o)
+		require.NoError(t, proto.Unmarshal(encoded, &got))
+		require.LessOrEqual(t, cap(encoded), 4*len(encoded)+64, "the size is known before")
 		require.True(t, proto.Equal(want, &got))
 	})
 }
@@ -270,4 +283,31 @@ func BenchmarkEncodeAppend(b *testing.B) {
 	for b.Loop() {
 		b.SetBytes(int64(len(encodeAppend(recs, AppendOptions{}))))
 	}
+}
+
+// FuzzErrorOf reads any answer that is no success, of ours or of a proxy: an error that is whole, bounded and text, and that
+// never says that nothing was appended when that is not known.
+func FuzzErrorOf(f *testing.F) {
+	f.Add(429, "1", []byte(`{"status":"error","message":"full"}`))
+	f.Add(409, "", []byte(`{"message":"m","key":"aw==","lastSequence":7}`))
+	f.Add(409, "-1", []byte(`{"message":"m","lastProducerSeq":7}`))
+	f.Add(503, "Fri, 31 Dec 1999 23:59:59 GMT", []byte(`{"message":"m","outcome":"unknown"}`))
+	f.Add(502, "99999999999999999999", []byte("<html>\xff bad gateway"))
+	f.Fuzz(func(t *testing.T, status int, retryAfter string, body []byte) {
+		answer := &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {retryAfter}}, Body: io.NopCloser(bytes.NewReader(body))}
+		err := errorOf(answer)
+		var e *Error
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, status, e.Status)
+		require.True(t, utf8.ValidString(e.Message))
+		require.LessOrEqual(t, len(e.Message), 3*maxErrorBytes)
+		require.GreaterOrEqual(t, e.RetryAfter, time.Duration(0))
+		if NotAppended(err) && e.Outcome != OutcomeNotAppended {
+			require.True(t, e.Outcome == "" && status >= 400 && status < 500)
+		}
+		var conflict *ConflictError
+		var sequence *SequenceError
+		require.False(t, errors.As(err, &conflict) && errors.As(err, &sequence))
+		require.True(t, status == http.StatusConflict || !errors.As(err, &conflict) && !errors.As(err, &sequence))
+	})
 }

@@ -37,10 +37,45 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("the server answered %d %s: %s", e.Status, http.StatusText(e.Status), e.Message)
 }
 
+// ConflictError is the answer to an append one of whose conditions does not hold:
+// nothing was appended.
+type ConflictError struct {
+	// Key has a record with LastSequence, the newest of it, at or above what was expected.
+	Key          []byte
+	LastSequence uint64
+	// Answer is what the server said.
+	Answer *Error
+}
+
+// Error implements error.
+func (e *ConflictError) Error() string { return e.Answer.Error() }
+
+// Unwrap returns the answer.
+func (e *ConflictError) Unwrap() error { return e.Answer }
+
+// SequenceError is the answer to an append whose ProducerSequence is not the one after
+// the producer's last, nor one of its last 64 appends: this request appended nothing.
+type SequenceError struct {
+	// Last is the number of the producer's last append.
+	Last uint64
+	// Answer is what the server said.
+	Answer *Error
+}
+
+// Error implements error.
+func (e *SequenceError) Error() string { return e.Answer.Error() }
+
+// Unwrap returns the answer.
+func (e *SequenceError) Unwrap() error { return e.Answer }
+
 // NotAppended reports whether an error of Append means that nothing was appended
 // and nothing will be, so that sending the batch again cannot double it. When it
 // returns false the batch may be in the log.
 func NotAppended(err error) bool {
+	var unsettled *UnsettledError
+	if errors.As(err, &unsettled) {
+		return false
+	}
 	var answer *Error
 	if errors.As(err, &answer) {
 		switch {
@@ -77,5 +112,11 @@ func errorOf(answer *http.Response) error {
 		return e
 	}
 	e.Message, e.Outcome = body.Message, body.Outcome
+	switch {
+	case e.Status == http.StatusConflict && body.LastSequence != nil:
+		return &ConflictError{Key: body.Key, LastSequence: *body.LastSequence, Answer: e}
+	case e.Status == http.StatusConflict && body.LastProducerSeq != nil:
+		return &SequenceError{Last: *body.LastProducerSeq, Answer: e}
+	}
 	return e
 }

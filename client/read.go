@@ -171,7 +171,7 @@ func (c *Client) Keys(ctx context.Context, o KeysOptions) (KeysPage, error) {
 type SegmentsOptions struct {
 	// Start and End (exclusive; 0: no end) choose the segments that overlap them.
 	Start, End uint64
-	// After selects segments with ids above it.
+	// After selects segments that span an id above it: LastID of the last one before.
 	After uint32
 	// Limit of the page. 0: the server's default, 10,000.
 	Limit int
@@ -180,6 +180,7 @@ type SegmentsOptions struct {
 // Segment is a window of the sequence space.
 type Segment struct {
 	ID      uint32
+	LastID  uint32 // of the newest segment that was merged into it; ID if none was
 	Start   uint64
 	End     uint64 // exclusive; 0 while the segment is active
 	StartMs int64  // timestamp of its first record; 0 while it has none
@@ -188,7 +189,7 @@ type Segment struct {
 	Bytes   uint64
 }
 
-// Segments lists segments, oldest first. To go on, pass the last id as After.
+// Segments lists segments, oldest first. To go on, pass the last one's LastID as After.
 func (c *Client) Segments(ctx context.Context, o SegmentsOptions) ([]Segment, error) {
 	q := url.Values{}
 	setUint(q, "start_seq", o.Start)
@@ -201,7 +202,7 @@ func (c *Client) Segments(ctx context.Context, o SegmentsOptions) ([]Segment, er
 	}
 	out := make([]Segment, len(resp.Segments))
 	for i, s := range resp.Segments {
-		out[i] = Segment{ID: s.Id, Start: s.StartSeq, End: s.GetEndSeq(), StartMs: s.StartTimeMs,
+		out[i] = Segment{ID: s.Id, LastID: max(s.Id, s.GetLastId()), Start: s.StartSeq, End: s.GetEndSeq(), StartMs: s.StartTimeMs,
 			Sealed: s.Sealed, Records: s.Records, Bytes: s.Bytes}
 	}
 	return out, nil

@@ -2,6 +2,7 @@ package compaction
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
@@ -26,10 +27,13 @@ type fixture struct {
 	rng   *rand.Rand
 	// tableBytes is the stored size at which flushes are cut into tables.
 	tableBytes int64
+	blockBytes int // of flushes
+	// timeOff is added to timestamps, in milliseconds.
+	timeOff int64
 }
 
 func newFixture(seed uint64, l Limits) *fixture {
-	return &fixture{tree: newTree(l), store: mem.New(mem.Options{}), rng: rand.New(rand.NewPCG(seed, 7)), tableBytes: 1 << 40}
+	return &fixture{tree: newTree(l), store: mem.New(mem.Options{}), rng: rand.New(rand.NewPCG(seed, 7)), tableBytes: 1 << 40, blockBytes: 4 << 10}
 }
 
 // value makes n bytes that compress about 2 to 1.
@@ -42,6 +46,15 @@ func (f *fixture) value(n int) []byte {
 	return b[:n:n]
 }
 
+// noise makes n bytes, a multiple of 8, that do not compress.
+func (f *fixture) noise(n int) []byte {
+	b := make([]byte, n)
+	for i := 0; i < n; i += 8 {
+		binary.LittleEndian.PutUint64(b[i:], f.rng.Uint64())
+	}
+	return b
+}
+
 // append flushes a run of n records with the keys and values that the functions give, one
 // in ten sequences left out; none gives a run that covers a gap.
 func (f *fixture) append(t testing.TB, n int, key func(i int) []byte, value func(i int) []byte) {
@@ -52,7 +65,7 @@ func (f *fixture) append(t testing.TB, n int, key func(i int) []byte, value func
 		if f.rng.IntN(10) == 0 {
 			next++
 		}
-		recs[i] = base.Record{Key: key(i), Value: value(i), Sequence: next, Timestamp: 1_700_000_000_000 + int64(next/7)}
+		recs[i] = base.Record{Key: key(i), Value: value(i), Sequence: next, Timestamp: 1_700_000_000_000 + int64(next/7) + f.timeOff}
 		next++
 	}
 	next += uint64(f.rng.IntN(3)) + 1
@@ -61,7 +74,7 @@ func (f *fixture) append(t testing.TB, n int, key func(i int) []byte, value func
 	r := &manifest.Run{Id: f.id(), Start: start, End: next}
 	for len(recs) > 0 {
 		ref := base.ObjectID{Kind: base.KindSST, Role: base.RoleWriter, Epoch: 1, Segment: f.active().Id, ULID: base.ULID(f.id())}
-		w := sst.NewWriter(sst.WriterOptions{ID: ref.ULID, Segment: ref.Segment, BlockBytes: 4 << 10})
+		w := sst.NewWriter(sst.WriterOptions{ID: ref.ULID, Segment: ref.Segment, BlockBytes: f.blockBytes})
 		for len(recs) > 0 && w.EstimatedSize() < f.tableBytes {
 			w.Add(recs[0].Key, recs[0].Sequence, recs[0].Timestamp, recs[0].Value)
 			recs = recs[1:]
@@ -108,6 +121,15 @@ func (f *fixture) runner(store objstore.Store) *Runner {
 // and that its edit applies.
 func (f *fixture) requireDone(t testing.TB, job Job, res *Result) {
 	t.Helper()
+	f.requireRecords(t, job, res)
+	require.NoError(t, res.Edit.Apply(f.s))
+	f.requireValid(t)
+	require.ErrorIs(t, res.Edit.Apply(f.s), manifest.ErrApplied) // F22
+}
+
+// requireRecords checks that a result holds exactly the model, in tables that verify.
+func (f *fixture) requireRecords(t require.TestingT, job Job, res *Result) {
+	ctx := context.Background()
 	sortRecords(f.model)
 	var got []base.Record
 	var names []base.ObjectID
@@ -118,7 +140,7 @@ func (f *fixture) requireDone(t testing.TB, job Job, res *Result) {
 		stored += line.Size
 		require.Equal(t, base.ObjectID{Kind: base.KindSST, Role: base.RoleCompactor, Epoch: testEpoch, Segment: job.First, ULID: id.ULID}, id)
 		before := len(got)
-		require.NoError(t, openTable(t, f.store, line).Verify(t.Context(), func(r *base.Record) error {
+		require.NoError(t, openTable(t, f.store, line).Verify(ctx, func(r *base.Record) error {
 			got = append(got, *r)
 			return nil
 		}))
@@ -136,16 +158,13 @@ func (f *fixture) requireDone(t testing.TB, job Job, res *Result) {
 	require.Equal(t, uint64(len(got)), res.RecordsOut)
 	require.Equal(t, job.Stored, res.BytesIn)
 	require.Equal(t, stored, res.BytesOut)
-	require.NoError(t, res.Edit.Apply(f.s))
-	f.requireValid(t)
-	require.ErrorIs(t, res.Edit.Apply(f.s), manifest.ErrApplied) // F22
 }
 
-func openTable(t testing.TB, store objstore.Store, line *manifest.Table) *sst.Reader {
+func openTable(t require.TestingT, store objstore.Store, line *manifest.Table) *sst.Reader {
 	id := line.Ref.ID()
-	r, err := sst.Open(t.Context(), sst.ReaderOptions{
+	r, err := sst.Open(context.Background(), sst.ReaderOptions{
 		Name: id.Name(), ID: id.ULID, Size: int64(line.Size), MetaOffset: int64(line.MetaOffset),
-		Source: &source{task: &task{r: &Runner{Store: store, Env: testEnv(1)}}, name: id.Name(), size: int64(line.Size)},
+		Source: &object{task: &task{r: &Runner{Store: store, Env: testEnv(1)}}, name: id.Name(), size: int64(line.Size)},
 	})
 	require.NoError(t, err)
 	return r

@@ -36,13 +36,16 @@ type tree struct {
 	l     Limits
 	ids   uint64
 	jobs  map[Kind]int
-	moved map[Kind]uint64 // bytes rewritten
+	moved map[Kind]uint64              // bytes rewritten; of groups, entries of indexes
+	parts map[string][]*manifest.Group // the live segments of each group, a line each
+	// keysOf returns the keys of an index of the segments first to last; nil: none.
+	keysOf func(first, last uint32) uint64
 }
 
 const testEpoch = 4
 
 func newTree(l Limits) *tree {
-	t := &tree{l: l, jobs: map[Kind]int{}, moved: map[Kind]uint64{}}
+	t := &tree{l: l, jobs: map[Kind]int{}, moved: map[Kind]uint64{}, parts: map[string][]*manifest.Group{}}
 	t.s = &manifest.State{
 		FormatVersion: manifest.FormatVersion, LogId: t.id(), CommitId: t.id(),
 		Writer:    &manifest.Owner{Epoch: 1, Id: t.id()},
@@ -91,6 +94,10 @@ func (t *tree) seal(at time.Duration) {
 
 // apply does a job by the numbers.
 func (t *tree) apply(tb require.TestingT, j Job) {
+	if j.Kind == Group {
+		t.applyGroup(tb, j)
+		return
+	}
 	var ids [][]byte
 	for _, r := range j.Inputs {
 		ids = append(ids, r.Id)

@@ -19,25 +19,32 @@ const (
 	Consolidate
 	// Merge makes one segment of small sealed neighbours.
 	Merge
+	// Group moves the table lists of consolidated segments out of the MANIFEST into an
+	// index, or makes one index of those of neighbouring groups. No record is rewritten.
+	Group
 )
 
 // String returns the kind's name in lower case.
 func (k Kind) String() string {
-	names := [...]string{Relieve: "relieve", Consolidate: "consolidate", Merge: "merge"}
-	if k < Relieve || k > Merge {
+	names := [...]string{Relieve: "relieve", Consolidate: "consolidate", Merge: "merge", Group: "group"}
+	if k < Relieve || k > Group {
 		return fmt.Sprintf("Kind(%d)", k)
 	}
 	return names[k]
 }
 
-// Job is one compaction to do: Inputs, in sequence order, become one run.
+// Job is one compaction to do: Inputs, in sequence order, become one run. Or, if Kind is
+// Group, Groups and the Segments behind them become one group.
 type Job struct {
 	Kind Kind
 	// First and Last are ids of segments, as the state names them; the same unless
-	// Kind is Merge.
+	// Kind is Merge. If it is Group they are the first and the last id that the inputs
+	// span.
 	First, Last uint32
-	// Inputs are the state's own runs: not to be changed.
-	Inputs []*manifest.Run
+	// Inputs, Groups and Segments are the state's own: not to be changed.
+	Inputs   []*manifest.Run
+	Groups   []*manifest.Group
+	Segments []*manifest.Segment
 	// Records, Bytes (keys and values) and Stored (the tables' sizes) are the sums of
 	// the inputs by the manifest.
 	Records, Bytes, Stored uint64
@@ -49,24 +56,32 @@ func (j Job) String() string {
 	if j.First != j.Last {
 		where = fmt.Sprintf("segments %d to %d", j.First, j.Last)
 	}
-	return fmt.Sprintf("%s %s: %d runs, %d records, %d bytes, %d stored", j.Kind, where, len(j.Inputs), j.Records, j.Bytes, j.Stored)
+	what := fmt.Sprintf("%d runs", len(j.Inputs))
+	if j.Kind == Group {
+		what = fmt.Sprintf("%d groups, %d segments", len(j.Groups), len(j.Segments))
+	}
+	return fmt.Sprintf("%s %s: %s, %d records, %d bytes, %d stored", j.Kind, where, what, j.Records, j.Bytes, j.Stored)
 }
 
 func newJob(kind Kind, first, last uint32, inputs []*manifest.Run) Job {
 	j := Job{Kind: kind, First: first, Last: last, Inputs: inputs}
 	for _, r := range inputs {
 		for _, t := range r.Tables {
-			j.Records = addSaturating(j.Records, t.Records)
-			j.Bytes = addSaturating(j.Bytes, t.Bytes)
-			j.Stored = addSaturating(j.Stored, t.Size)
+			j.addSums(t.Records, t.Bytes, t.Size)
 		}
 	}
 	return j
 }
 
+func (j *Job) addSums(records, bytes, stored uint64) {
+	j.Records = addSaturating(j.Records, records)
+	j.Bytes = addSaturating(j.Bytes, bytes)
+	j.Stored = addSaturating(j.Stored, stored)
+}
+
 // Plan returns the compactions that the state calls for, most urgent first: relief
-// of the active segment, then consolidations, then merges, each oldest first. No two
-// of them touch the same segment, so they may run at the same time. It is a pure
+// of the active segment, then consolidations, then merges, then groups, each oldest
+// first. No two of them touch the same segment, so they may run at the same time. It is a pure
 // function: the same state and limits give the same jobs. It does not change the
 // state, but the jobs share its runs. When there is nothing to do it returns nil, and
 // doing what it says over and over gets there.
@@ -84,7 +99,11 @@ func Plan(s *manifest.State, l Limits) []Job {
 			jobs = append(jobs, newJob(Consolidate, g.Id, g.Id, g.Runs[w.from:w.to]))
 		}
 	}
-	return appendMerges(jobs, s, l)
+	series := cutSeries(s, l)
+	for i := range series {
+		jobs = series[i].appendMerge(jobs, l)
+	}
+	return appendGroups(jobs, s, series, l)
 }
 
 // appendRelief adds the relief of the active segment, if it needs one.
@@ -126,26 +145,31 @@ func runSizes(runs []*manifest.Run) []uint64 {
 	return sizes
 }
 
-// neighbours is a series of small sealed segments that may become one.
+// neighbours is a series of small sealed segments that may become one, or one large
+// segment.
 type neighbours struct {
 	segments []*manifest.Segment
 	sizes    []uint64
 	total    uint64
 	begin    int64 // the first seal time in it, milliseconds
+	closed   bool  // no segment will be added to it
 }
 
-// appendMerges cuts the sealed segments into series that may become one segment
-// each, oldest first. All but the last series are closed: what comes next is too
-// large, too late, or would make the series larger than a segment should be.
-func appendMerges(jobs []Job, s *manifest.State, l Limits) []Job {
+// cutSeries cuts the sealed segments into series that may become one segment each,
+// oldest first. All but the last are closed: what comes next is too large, too late, or
+// would make the series larger than a segment should be. A closed series stays as it is
+// until a segment of it is merged, grouped or dropped.
+func cutSeries(s *manifest.State, l Limits) []neighbours {
+	var all []neighbours
 	var before int64 // seal time of the segment before
 	if n := len(s.Groups); n > 0 {
 		before = s.Groups[n-1].LastSealTimeMs
 	}
-	var cur neighbours
+	open := false // there is a last series to which more may be added
 	closeSeries := func() {
-		jobs = cur.appendMerge(jobs, pickClosed(cur.sizes, l.FanIn))
-		cur = neighbours{}
+		if open {
+			all[len(all)-1].closed, open = true, false
+		}
 	}
 	for _, g := range s.Segments {
 		if !g.Sealed {
@@ -157,22 +181,20 @@ func appendMerges(jobs []Job, s *manifest.State, l Limits) []Job {
 		}
 		begin := firstSeal(g, before)
 		before = g.SealTimeMs
-		if size >= l.fullBytes() {
-			closeSeries()
-			continue
-		}
-		if len(cur.segments) > 0 && g.SealTimeMs-cur.begin > int64(l.MergeWithin/time.Millisecond) {
+		full := size >= l.fullBytes()
+		if full || open && g.SealTimeMs-all[len(all)-1].begin > int64(l.MergeWithin/time.Millisecond) {
 			closeSeries()
 		}
-		if len(cur.segments) == 0 {
-			cur.begin = begin
+		if !open {
+			all, open = append(all, neighbours{begin: begin}), true
 		}
+		cur := &all[len(all)-1]
 		cur.segments, cur.sizes = append(cur.segments, g), append(cur.sizes, size)
-		if cur.total = addSaturating(cur.total, size); cur.total >= uint64(l.SegmentBytes) {
+		if cur.total = addSaturating(cur.total, size); full || cur.total >= uint64(l.SegmentBytes) {
 			closeSeries()
 		}
 	}
-	return cur.appendMerge(jobs, pickTier(cur.sizes, l.fullBytes(), l.FanIn))
+	return all
 }
 
 // firstSeal returns the time at which the first of the segments that were merged
@@ -185,9 +207,18 @@ func firstSeal(g *manifest.Segment, before int64) int64 {
 	return min(g.SealTimeMs, max(before, g.StartTimeMs))
 }
 
-// appendMerge adds the merge of a part of the series, unless a segment in it has to
-// be consolidated first.
-func (n *neighbours) appendMerge(jobs []Job, w window) []Job {
+// pick returns the segments to merge next.
+func (n *neighbours) pick(l Limits) window {
+	if n.closed {
+		return pickClosed(n.sizes, l.FanIn)
+	}
+	return pickTier(n.sizes, l.fullBytes(), l.FanIn)
+}
+
+// appendMerge adds the merge of a part of the series, unless there is nothing to merge or
+// a segment in it has to be consolidated first.
+func (n *neighbours) appendMerge(jobs []Job, l Limits) []Job {
+	w := n.pick(l)
 	if w.len() < 2 {
 		return jobs
 	}

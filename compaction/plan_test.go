@@ -227,7 +227,7 @@ func TestActiveSegmentIsBounded(t *testing.T) {
 
 			tree.seal(time.Hour)
 			tree.settle(t)
-			require.Len(t, tree.s.Segments[0].Runs, 1)
+			require.Len(t, tree.all(), 1, "one segment with one run")
 			require.LessOrEqual(t, float64(tree.moved[Consolidate]), 1.3*float64(flushed), "consolidation")
 		})
 	}
@@ -246,22 +246,23 @@ func TestYearOfTinySegments(t *testing.T) {
 		tree.settle(t)
 		require.LessOrEqual(t, tree.moved[Merge]-before, uint64(32*24*100), "one more tiny segment never rewrites more than a month")
 		most = max(most, len(tree.s.Segments))
+		requireSettled(t, tree)
 	}
 	tree.requireValid(t)
 	rewritten := float64(tree.moved[Merge]) / float64(365*24*100)
-	t.Logf("%d segments at the end, at most %d, rewritten %.2f times by %d jobs", len(tree.s.Segments), most, rewritten, tree.jobs[Merge])
-	require.LessOrEqual(t, most, 12+1+2+15+15+3)
+	t.Logf("%d groups and %d segments at the end, at most %d, rewritten %.2f times by %d jobs",
+		len(tree.s.Groups), len(tree.s.Segments), most, rewritten, tree.jobs[Merge])
+	require.LessOrEqual(t, most, 1+2+15+15+3)
+	require.LessOrEqual(t, len(tree.all()), 12+2+15+15+3)
 	require.LessOrEqual(t, rewritten, 4.0)
-	requireSpans(t, tree.s, 31*24*time.Hour)
+	requireSpans(t, tree, 31*24*time.Hour)
 }
 
 // requireSpans checks that no merged segment holds data that retention would have
 // dropped earlier by more than within: segment ids are hours here.
-func requireSpans(t *testing.T, s *manifest.State, within time.Duration) {
-	for _, g := range s.Segments {
-		if g.LastId != 0 {
-			require.LessOrEqual(t, time.Duration(g.LastId-g.Id)*time.Hour, within, "segments %d to %d", g.Id, g.LastId)
-		}
+func requireSpans(t *testing.T, tree *tree, within time.Duration) {
+	for _, g := range tree.all() {
+		require.LessOrEqual(t, time.Duration(g.LastSegment-g.FirstSegment)*time.Hour, within, "segments %d to %d", g.FirstSegment, g.LastSegment)
 	}
 }
 
@@ -277,17 +278,16 @@ func TestMergingUnderRetention(t *testing.T) {
 		tree.flush(size)
 		tree.active().StartTimeMs = at.Milliseconds()
 		tree.seal(at)
-		for len(tree.s.Segments) > 1 && tree.s.Segments[0].SealTimeMs < (at-retention).Milliseconds() {
-			tree.s.Segments = tree.s.Segments[1:]
-		}
+		tree.retain(t, (at - retention).Milliseconds())
 		tree.settle(t)
-		requireSpans(t, tree.s, retention/10)
-		require.LessOrEqual(t, len(tree.s.Segments), 40)
+		requireSpans(t, tree, retention/10)
+		requireSettled(t, tree)
+		require.LessOrEqual(t, len(tree.all()), 40)
 	}
 	rewritten := float64(tree.moved[Merge]) / float64(flushed)
-	t.Logf("%d segments, rewritten %.2f times", len(tree.s.Segments), rewritten)
+	t.Logf("%d segments, rewritten %.2f times", len(tree.all()), rewritten)
 	require.LessOrEqual(t, rewritten, 1.1)
-	require.LessOrEqual(t, len(tree.s.Segments), 11+17)
+	require.LessOrEqual(t, len(tree.all()), 11+17)
 }
 
 // Whatever comes: jobs apply, states stay valid, planning ends, and what is left is
@@ -332,6 +332,7 @@ func TestPlanProperty(t *testing.T) {
 		tree.settle(rt)
 		require.NoError(rt, manifest.Validate(tree.s))
 		require.LessOrEqual(rt, len(tree.active().Runs), l.MaxActiveRuns())
+		requireSettled(rt, tree)
 		for _, g := range tree.s.Segments {
 			require.True(rt, !g.Sealed || len(g.Runs) == 1)
 		}
@@ -347,8 +348,18 @@ func checkJobs(t *rapid.T, s *manifest.State, l Limits) {
 	for _, j := range jobs {
 		require.GreaterOrEqual(t, j.Kind, kind, "urgent ones come first")
 		kind = j.Kind
-		require.GreaterOrEqual(t, len(j.Inputs), 2)
-		require.LessOrEqual(t, len(j.Inputs), inputsPerFanIn*l.FanIn)
+		if j.Kind != Group {
+			require.GreaterOrEqual(t, len(j.Inputs), 2)
+			require.LessOrEqual(t, len(j.Inputs), inputsPerFanIn*l.FanIn)
+		}
+		for _, g := range s.Groups {
+			if g.LastSegment >= j.First && g.FirstSegment <= j.Last {
+				require.Equal(t, Group, j.Kind)
+				require.True(t, g.FirstSegment >= j.First && g.LastSegment <= j.Last, "a part of group %x", g.Id)
+				require.False(t, touched[g.LastSegment], "group %x is in two jobs", g.Id)
+				touched[g.LastSegment] = true
+			}
+		}
 		for _, g := range s.Segments {
 			if g.Id >= j.First && g.Id <= j.Last {
 				require.False(t, touched[g.Id], "segment %d is in two jobs", g.Id)

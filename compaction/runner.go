@@ -10,20 +10,26 @@ import (
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/manifest"
 	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/sst"
 )
 
 // DefaultBufferBytes is the default of Runner.MaxBufferBytes.
 const DefaultBufferBytes = 32 << 20
 
+const (
+	// tableMemory is what all output tables of a Run that are in memory have together.
+	tableMemory = 112 << 20
+	// tableSlack is what the memory for a table has beyond the size at which it is cut.
+	tableSlack = 64 << 10
+)
+
 // Runner does jobs. Its fields must not change once it is in use; Run may then be
 // called from any goroutine, for several jobs at the same time.
 //
-// Memory of one Run, however large the job: MaxBufferBytes of input, two output
-// tables (each TableBytes, an eighth more, and one value), per input at most 400 KiB
-// of metadata and its current block, which is BlockBytes or one value if that is larger, and
-// three batches of 256 KiB or one value. With the defaults and 31 inputs about
-// 200 MiB are in use; the garbage that Go's collector lets grow comes on top, in
-// proportion to GOGC.
+// Memory of one Run, however large the job: MaxBufferBytes of input, 112 MiB of
+// output tables (more only for a value that does not fit), per input and part its metadata
+// and its current block, which is BlockBytes, and one value at a time that is larger. The garbage that Go's
+// collector lets grow comes on top, in proportion to GOGC.
 type Runner struct {
 	Store objstore.Store
 	Env   *base.Env
@@ -32,9 +38,11 @@ type Runner struct {
 	Epoch  uint64
 	Limits Limits
 	// MaxBufferBytes bounds the stored bytes of input data that are in memory or on
-	// their way, for all inputs together: two requests an input. Default 32 MiB. A
-	// request asks for at least 64 KiB.
+	// their way, for all inputs of all parts together: two requests each. Default 32
+	// MiB. A request asks for at least 64 KiB.
 	MaxBufferBytes int64
+
+	parts int // for tests: the number of parts; 0: what the job justifies
 }
 
 // Result is what a Run did.
@@ -43,6 +51,8 @@ type Result struct {
 	// parts. Only after success.
 	Edit       manifest.Edit
 	Compaction manifest.Compaction
+	// Regroup says the same in parts, if the job's Kind was Group.
+	Regroup manifest.Regroup
 	// Output is the new run. Only after success.
 	Output *manifest.Run
 	// Outputs are the objects that were written or may have been, also when Run
@@ -50,7 +60,8 @@ type Result struct {
 	// any more.
 	Outputs []base.ObjectID
 	// BytesIn and BytesOut are the stored sizes of the input tables that were opened and
-	// of the tables that were written.
+	// of the tables that were written; if the job's Kind was Group, the bytes of key
+	// directories and indexes that were read, and of the index that was written.
 	BytesIn, BytesOut uint64
 	// RecordsIn and RecordsOut were read and written.
 	RecordsIn, RecordsOut uint64
@@ -63,17 +74,20 @@ type Result struct {
 //
 // Errors: ctx's; objstore.ErrNotFound, wrapped, when an input is gone, which is to be
 // expected when it was dropped or compacted meanwhile; base.ErrCorrupt when an
-// input is not what the manifest and its checksums say (F27); and what the store
-// answered for so long that retries ended.
+// input is not what the manifest and its checksums say (F27); manifest.ErrIndexTooLarge,
+// when what is to be grouped has too many keys or tables for one index, now and later; and
+// what the store answered for so long that retries ended.
 func (r *Runner) Run(ctx context.Context, job Job) (*Result, error) {
+	if job.Kind == Group {
+		return r.runGroup(ctx, job)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	t := &task{r: r, job: job, limits: r.Limits.checked(), res: &Result{}}
-	tables, err := t.run(ctx)
+	t := &task{r: r, job: job, limits: r.Limits.checked(), res: &Result{}, cancel: cancel, large: make(chan struct{}, 1)}
+	parts, err := t.run(ctx)
 	cancel()
 	t.running.Wait() // everything that was started has ended
-	t.res.BytesIn, t.res.RecordsIn = t.bytesIn.Load(), t.recordsIn
-	t.res.Gets, t.res.Puts = t.gets.Load(), t.puts.Load()
+	tables := t.collect(parts)
 	if err == nil {
 		err = t.finish(tables)
 	}
@@ -90,10 +104,21 @@ type task struct {
 	limits  Limits
 	res     *Result        // of the goroutine of Run
 	running sync.WaitGroup // goroutines
+	cancel  context.CancelFunc
 
 	gets, puts, bytesIn atomic.Uint64
-	recordsIn           uint64 // of the merging goroutine until it has ended
-	chunk               int64  // bytes of one request for data; set before the first
+
+	mu   sync.Mutex
+	err  error                    // guarded by mu: why the task failed
+	seen map[*manifest.Table]bool // guarded by mu: tables that were opened
+
+	// Set before the first part runs.
+	shared     map[*manifest.Table]*sst.GroupReader // tables that all parts read
+	chunk      int64                                // bytes of one request for data
+	tableBytes int64                                // stored size at which a table is cut at the next key
+	hardBytes  int64                                // and inside a key
+	bodies     chan []byte                          // memory of tables that are not in use; nil: not allocated yet
+	large      chan struct{}                        // room for large values that is in use
 }
 
 // start runs f in a goroutine that Run waits for.
@@ -105,27 +130,92 @@ func (t *task) start(name string, f func()) {
 	})
 }
 
-// run merges in one goroutine, builds tables in this one and uploads them in a third.
-func (t *task) run(ctx context.Context) ([]*manifest.Table, error) {
+// fail ends the task with err, unless it failed before.
+func (t *task) fail(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.err == nil {
+		t.err = err
+		t.cancel()
+	}
+}
+
+// opened counts the stored bytes of a table, once.
+func (t *task) opened(line *manifest.Table) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.seen == nil {
+		t.seen = make(map[*manifest.Table]bool)
+	}
+	if !t.seen[line] {
+		t.seen[line] = true
+		t.bytesIn.Add(line.Size)
+	}
+}
+
+// run merges each part in a goroutine of its own and returns all parts, also those that failed.
+func (t *task) run(ctx context.Context) ([]*part, error) {
 	if err := t.check(); err != nil {
 		return nil, err
 	}
-	m := newMerger(t)
-	t.start("compaction merge", func() { m.run(ctx) })
-	out := output{task: t}
-	for b := range m.full {
-		for i := range b.items {
-			if err := out.add(ctx, &b.items[i]); err != nil {
-				return nil, err
+	parts, err := t.split(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t.divideMemory(parts)
+	var running sync.WaitGroup
+	for _, p := range parts {
+		running.Add(1)
+		t.start("compaction merge", func() {
+			defer running.Done()
+			if err := p.run(ctx); err != nil {
+				t.fail(err)
 			}
-		}
-		b.reset()
-		m.free <- b // has room for all batches
+		})
 	}
-	if m.err != nil {
-		return nil, m.err
+	running.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return parts, t.err
+}
+
+// divideMemory shares the memory of the task among its parts.
+func (t *task) divideMemory(parts []*part) {
+	inputs := 0
+	for _, p := range parts {
+		inputs += len(p.inputs)
 	}
-	return out.end(ctx)
+	t.chunk = min(t.limits.ReadAhead, max(minChunk, t.bufferBytes()/int64(2*max(1, inputs))))
+	// Each part builds a table, and one more is uploaded meanwhile.
+	bodies := len(parts) + 1
+	t.hardBytes = min(t.limits.TableBytes+t.limits.TableBytes/8, tableMemory/int64(bodies)-tableSlack)
+	t.tableBytes = t.hardBytes - t.hardBytes/9
+	t.bodies = make(chan []byte, bodies)
+	for range bodies {
+		t.bodies <- nil
+	}
+}
+
+// bodyBytes is the memory for one table: as much as it may need, so that it does not
+// grow by copying.
+func (t *task) bodyBytes() int64 {
+	return min(t.hardBytes, int64(t.job.Stored)+int64(t.job.Stored)/8) + tableSlack
+}
+
+// collect gathers what the parts did, in the order of their keys.
+func (t *task) collect(parts []*part) (tables []*manifest.Table) {
+	res := t.res
+	for _, p := range parts {
+		tables = append(tables, p.out.tables...)
+		res.RecordsIn += p.records
+		res.RecordsOut += p.out.records
+	}
+	for _, line := range tables {
+		res.Outputs = append(res.Outputs, line.Ref.ID())
+		res.BytesOut += line.Size
+	}
+	res.BytesIn, res.Gets, res.Puts = t.bytesIn.Load(), t.gets.Load(), t.puts.Load()
+	return tables
 }
 
 // check refuses inputs that are not neighbours (I5).
@@ -148,8 +238,8 @@ func (t *task) finish(tables []*manifest.Table) error {
 	for _, line := range tables {
 		written += line.Records
 	}
-	if t.recordsIn != t.job.Records || written != t.job.Records || t.res.RecordsOut != written {
-		return fmt.Errorf("the manifest counts %d records, %d were read and %d written", t.job.Records, t.recordsIn, written)
+	if t.res.RecordsIn != t.job.Records || written != t.job.Records || t.res.RecordsOut != written {
+		return fmt.Errorf("the manifest counts %d records, %d were read and %d written", t.job.Records, t.res.RecordsIn, written)
 	}
 	in := t.job.Inputs
 	id := t.r.Env.NewULID()

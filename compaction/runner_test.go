@@ -10,7 +10,6 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -241,6 +240,18 @@ func TestF27WrongManifest(t *testing.T) {
 	require.ErrorContains(t, err, "no inputs")
 }
 
+// F27: of a key, a later run has an earlier timestamp. Each table is fine, and so is each run.
+func TestF27TimestampsThatGoBack(t *testing.T) {
+	f := newFixture(8, small())
+	f.some(t, 100, 3, 60)
+	f.timeOff = -1000
+	f.some(t, 100, 3, 60)
+	res, err := f.runner(f.store).Run(t.Context(), f.job())
+	require.ErrorIs(t, err, base.ErrCorrupt)
+	require.ErrorContains(t, err, "follows record")
+	require.Nil(t, res.Output)
+}
+
 // One fault at each request, applied or not, changes nothing: requests are repeated, and
 // a refused PUT is read back.
 func TestFaultSweep(t *testing.T) {
@@ -333,6 +344,9 @@ func (discard) Put(context.Context, string, []byte, objstore.PutOptions) (objsto
 // The memory of a run does not depend on the size of its input. What is measured
 // includes what the garbage collector has not yet noticed.
 func TestMemoryIsBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it measures memory, and is long")
+	}
 	l := Limits{TableBytes: 1 << 20, ReadAhead: 64 << 10}
 	peak := func(records int) (most, input uint64) {
 		f := newFixture(9, l)
@@ -374,41 +388,4 @@ func TestMemoryIsBounded(t *testing.T) {
 	// 2 MiB of input, two tables of 1 MiB, 16 times the metadata and a block, garbage.
 	require.Less(t, most, uint64(15*mib))
 	require.Greater(t, input, uint64(20*mib))
-}
-
-func BenchmarkRun(b *testing.B) {
-	for _, c := range []struct{ runs, keys, size int }{{16, 10_000, 200}, {16, 1000, 1000}, {31, 100_000, 200}} {
-		b.Run(fmt.Sprintf("runs=%d/keys=%d/value=%d", c.runs, c.keys, c.size), func(b *testing.B) {
-			f := newFixture(10, Limits{})
-			values := make([][]byte, 256)
-			for i := range values {
-				values[i] = f.value(c.size)
-			}
-			for range c.runs {
-				f.append(b, (64<<20)/c.runs/c.size,
-					func(int) []byte { return fmt.Appendf(nil, "user/%016x", uint64(f.rng.IntN(c.keys))*0x9E3779B97F4A7C15) },
-					func(i int) []byte { return values[f.rng.IntN(len(values))] })
-			}
-			job := f.job()
-			r := f.runner(discard{f.store})
-			r.Env, r.MaxBufferBytes = base.SystemEnv(), 0
-			b.SetBytes(int64(job.Bytes))
-			before := cpu()
-			for b.Loop() {
-				if _, err := r.Run(b.Context(), job); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(job.Bytes)*float64(b.N)/1e6/(cpu()-before), "MB/cpu-s")
-		})
-	}
-}
-
-// cpu is the processor time that the process has used, in seconds.
-func cpu() float64 {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err)
-	}
-	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }

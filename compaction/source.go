@@ -13,16 +13,26 @@ import (
 // inputs do not make for tiny requests.
 const minChunk = 64 << 10
 
-// iterBytes is how much an iterator takes from its source at a time: parts of a chunk.
-const iterBytes = 128 << 10
+// wholeChunks is how many chunks a block may span: a larger one is read by one request of its own.
+const wholeChunks = 4
 
-// source reads one table from its beginning to its end, in chunks, with one
-// request ahead: a sst.RangeReader. It belongs to one goroutine.
+// object reads one object by ranges: a sst.RangeReader.
+type object struct {
+	task *task
+	name string
+	size int64
+}
+
+// ReadRange implements sst.RangeReader.
+func (o *object) ReadRange(ctx context.Context, off, n int64) ([]byte, error) {
+	return o.task.get(ctx, o.name, o.size, off, n)
+}
+
+// source reads data of one table in chunks, with one request ahead: a
+// sst.RangeReader for ranges that ascend. It belongs to one goroutine.
 type source struct {
-	task  *task
-	name  string
-	size  int64
-	data  int64 // where the data blocks end
+	object
+	end   int64 // of the data that is wanted
 	chunk int64
 
 	cur    []byte // the bytes from offset on
@@ -39,11 +49,14 @@ type fetch struct {
 	err  error
 }
 
-// ReadRange implements sst.RangeReader. Data comes in parts that follow one another;
-// they share the memory of the chunks, which nothing writes to again.
+// ReadRange implements sst.RangeReader. What it returns shares the memory of the
+// chunks, which nothing writes to again.
 func (s *source) ReadRange(ctx context.Context, off, n int64) ([]byte, error) {
-	if off >= s.data || off < s.offset {
-		return s.task.get(ctx, s.name, s.size, off, n)
+	if off < s.offset || off+n > s.end {
+		return nil, base.Corruptf(s.name, off, "a block of %d bytes is not where data is read", n)
+	}
+	if n > wholeChunks*s.chunk && off+n > s.offset+int64(len(s.cur)) {
+		return s.whole(ctx, off, n)
 	}
 	var out []byte
 	for {
@@ -67,11 +80,19 @@ func (s *source) ReadRange(ctx context.Context, off, n int64) ([]byte, error) {
 	}
 }
 
+// whole reads a large block with one request, instead of many after one another and a
+// copy, and asks for what follows it.
+func (s *source) whole(ctx context.Context, off, n int64) ([]byte, error) {
+	s.cur, s.offset = nil, off+n
+	s.prefetch(ctx, off+n)
+	return s.object.ReadRange(ctx, off, n)
+}
+
 // advance makes the next chunk current and asks for the one after it.
 func (s *source) advance(ctx context.Context) error {
 	f := s.next
 	if f == nil {
-		return base.Corruptf(s.name, s.data, "a read of data runs into the metadata")
+		return base.Corruptf(s.name, s.offset, "a read of data runs past its end at %d", s.end)
 	}
 	s.offset += int64(len(s.cur))
 	s.cur = nil
@@ -91,10 +112,11 @@ func (s *source) advance(ctx context.Context) error {
 // prefetch asks for the chunk at off.
 func (s *source) prefetch(ctx context.Context, off int64) {
 	s.next = nil
-	n := min(s.chunk, s.data-off)
+	n := min(s.chunk, s.end-off)
 	if n <= 0 {
 		if s.exhausted != nil {
 			s.exhausted()
+			s.exhausted = nil
 		}
 		return
 	}
@@ -108,33 +130,68 @@ func (s *source) prefetch(ctx context.Context, off int64) {
 
 // opening is a table that is opened ahead of its turn.
 type opening struct {
-	done  chan struct{}
-	src   *source
-	table *sst.Reader
-	err   error
+	done chan struct{}
+	name string
+	src  *source
+	it   *sst.GroupIter
+	err  error
 }
 
-// open starts to open a table and to read its first chunk.
-func (t *task) open(ctx context.Context, line *manifest.Table) *opening {
-	id := line.Ref.ID()
-	o := &opening{done: make(chan struct{}), src: &source{
-		task: t, name: id.Name(), size: int64(line.Size), data: int64(line.MetaOffset), chunk: t.chunk,
-	}}
-	t.bytesIn.Add(line.Size)
+// open starts to open a table and to read the first chunk of the data of span.
+func (t *task) open(ctx context.Context, line *manifest.Table, span sst.Span) *opening {
+	o := &opening{done: make(chan struct{}), name: line.Ref.ID().Name()}
 	t.start("compaction open", func() {
 		defer close(o.done)
-		o.table, o.err = sst.Open(ctx, sst.ReaderOptions{
-			Name: o.src.name, ID: id.ULID, Size: o.src.size, MetaOffset: o.src.data, Source: o.src,
-		})
-		if o.err == nil {
-			o.err = compareProperties(o.src.name, line, o.table.Properties())
-		}
-		if o.err == nil {
-			o.src.prefetch(ctx, 0)
-		}
+		o.err = o.find(ctx, t, line, span)
 	})
 	return o
 }
+
+func (o *opening) find(ctx context.Context, t *task, line *manifest.Table, span sst.Span) error {
+	r := t.shared[line]
+	if r == nil {
+		var err error
+		if r, err = t.openTable(ctx, line); err != nil {
+			return err
+		}
+	}
+	o.it = r.Span(span)
+	begin, end, err := o.it.Find(ctx)
+	if err != nil {
+		return err
+	}
+	o.src = &source{object: object{t, o.name, int64(line.Size)}, end: end, chunk: t.chunk, offset: begin}
+	o.it.Read(o.src, t)
+	o.src.prefetch(ctx, begin)
+	return nil
+}
+
+// openTable opens a table and compares it with its line.
+func (t *task) openTable(ctx context.Context, line *manifest.Table) (*sst.GroupReader, error) {
+	id := line.Ref.ID()
+	o := &object{t, id.Name(), int64(line.Size)}
+	t.opened(line)
+	r, err := sst.Open(ctx, sst.ReaderOptions{
+		Name: o.name, ID: id.ULID, Size: o.size, MetaOffset: int64(line.MetaOffset), Source: o,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return r.Groups(), compareProperties(o.name, line, r.Properties())
+}
+
+// Enter implements sst.Gate: of all parts, one at a time has a large value in memory (F42).
+func (t *task) Enter(ctx context.Context) error {
+	select {
+	case t.large <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Leave implements sst.Gate.
+func (t *task) Leave() { <-t.large }
 
 // compareProperties checks that a table is the one that the manifest describes (I8).
 func compareProperties(name string, line *manifest.Table, p sst.Properties) error {

@@ -16,6 +16,27 @@ import (
 type AppendOptions struct {
 	// Ack overrides Options.Ack for this append.
 	Ack Durability
+
+	// ExpectedNext makes the append conditional: it is refused with a *ConditionError if one of
+	// these keys has a record with a sequence at or above Next, be it readable or just assigned. What
+	// retention dropped does not count. At most MaxExpected. Appends are linearizable by it: of
+	// several that expect the same of a key and append to it, one is accepted. With
+	// an empty batch it only looks.
+	//
+	// It costs nothing for keys whose newer records are in memory. Else the tables that may have
+	// such a record are asked, newest first; usually their filters in memory answer.
+	ExpectedNext []KeySequence
+
+	// Producer, if not empty, makes the append idempotent: it is append number ProducerSequence of
+	// that producer. A producer begins with any number and goes up by one. A repeat of one of
+	// its last 64 appends appends nothing and answers as the first did (Repeated), whatever
+	// its records are and whatever it expects. Any other number is refused with a *ProducerError. At most 128
+	// bytes; the batch must not be empty.
+	//
+	// What is remembered of a producer is as durable as its records, and survives a restart with them. It is
+	// forgotten when Options.MaxProducers others have appended since; then any number is taken.
+	Producer         string
+	ProducerSequence uint64
 }
 
 // AppendResult says where a batch lies: it has the sequences First to Last and
@@ -23,6 +44,7 @@ type AppendOptions struct {
 type AppendResult struct {
 	First, Last uint64
 	Timestamp   int64 // milliseconds since the Unix epoch
+	Repeated    bool  // a producer's earlier append is there; this one appended nothing
 }
 
 // maxTimestampLead is how far record timestamps may run ahead of the store's
@@ -36,37 +58,77 @@ const maxTimestampLead = 5 * time.Minute
 // It returns when the batch is durable, or, with Memory, at once. ctx bounds the
 // wait, not the upload. Every error is an *AppendError: with NotAppended the
 // batch had no effect; with Unknown it may become durable, or be so already.
-// Reasons: ErrInvalid, ErrTooLarge, ErrOverloaded, ErrFenced, ErrClosed, ctx's
-// error. Appends that must wait for room enter in the order in which they came.
+// Reasons: ErrInvalid, ErrTooLarge, ErrConflict, ErrOverloaded, ErrFenced, ErrClosed, ctx's
+// error; of an append with ExpectedNext those of reads too. Appends that must wait for room enter in the order in which they came.
 func (db *DB) Append(ctx context.Context, recs []Record, o AppendOptions) (AppendResult, error) {
-	ack := o.Ack
-	if ack == Default {
-		ack = db.opts.Ack
-	}
-	size, err := db.validate(recs, ack)
+	a, err := db.newAppending(recs, o)
 	if err != nil {
 		return AppendResult{}, &AppendError{NotAppended, err}
 	}
-	res, waiter, err := db.enqueue(ctx, recs, size, ack)
+	res, waiter, err := db.enqueue(ctx, a)
 	if err != nil {
-		return AppendResult{}, &AppendError{NotAppended, err}
+		return AppendResult{}, &AppendError{NotAppended, db.settled(ctx, a, err)}
 	}
 	if waiter == nil {
 		return res, nil
 	}
-	select {
-	case err := <-waiter.done:
-		if err != nil {
-			return AppendResult{}, &AppendError{Unknown, err}
-		}
-		return res, nil
-	case <-ctx.Done():
-		err := ctx.Err()
-		if last := db.uploader.Stats().LastError; last != nil {
-			err = fmt.Errorf("%w (the store's last answer: %w)", err, last)
-		}
-		return AppendResult{}, &AppendError{Unknown, err}
+	if err := db.await(ctx, waiter); err != nil {
+		return AppendResult{}, &AppendError{Unknown, db.whyNotDurable(ctx, err)}
 	}
+	return res, nil
+}
+
+// whyNotDurable adds the store's last answer to the error of a wait that ctx ended.
+func (db *DB) whyNotDurable(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		if last := db.uploader.Stats().LastError; last != nil {
+			return fmt.Errorf("%w (the store's last answer: %w)", err, last)
+		}
+	}
+	return err
+}
+
+// appending is an append under way.
+type appending struct {
+	recs      []Record
+	size      int64 // of the records
+	ack       Durability
+	condition condition
+	producer  string // "": none
+	number    uint64 // of the producer's append
+	announced bool   // those who wait for its records are still to be told
+}
+
+// newAppending validates an append.
+func (db *DB) newAppending(recs []Record, o AppendOptions) (*appending, error) {
+	a := &appending{
+		recs: recs, ack: o.Ack,
+		condition: condition{expected: o.ExpectedNext},
+		producer:  o.Producer, number: o.ProducerSequence,
+	}
+	if a.ack == Default {
+		a.ack = db.opts.Ack
+	}
+	var err error
+	if a.size, err = db.validate(recs, a.ack); err != nil {
+		return nil, err
+	}
+	if err := a.validateProducer(); err != nil {
+		return nil, err
+	}
+	return a, a.condition.validate(db.opts.MaxKeyBytes)
+}
+
+// settled returns why an append was refused. A conflict is told only when the record that it names is durable: then whoever
+// reads the key again finds it, and it does not vanish in a crash, nor with a writer that was passed and does not know
+// it. Where ctx ends first, or the log stops, that is the reason.
+func (db *DB) settled(ctx context.Context, a *appending, err error) error {
+	if c := a.condition.conflict; c != nil && err == error(c) && a.ack == Durable {
+		if werr := db.waitDurable(ctx, place{end: c.Last + 1}); werr != nil {
+			return db.whyNotDurable(ctx, werr)
+		}
+	}
+	return err
 }
 
 // maxBatchRecords keeps a batch well below what one commit reserves.
@@ -91,43 +153,94 @@ func (db *DB) validate(recs []Record, ack Durability) (int64, error) {
 		}
 		size += int64(r.Size())
 	}
-	limit := min(db.opts.MaxUnflushedBytes, wal.MaxObjectBytes-maxWALObjectBytes-1<<20)
+	limit := db.batchLimit()
 	if size > limit || int64(wal.BatchSize(recs)) > wal.MaxObjectBytes-maxWALObjectBytes-1<<20 {
 		return 0, fmt.Errorf("batch of %d bytes in %d records: %w: the limit is %d bytes", size, len(recs), ErrTooLarge, limit)
 	}
 	return size, nil
 }
 
+// batchLimit is the largest batch: it fits into the WAL object under construction, whatever is in that,
+// with the mark of its producer.
+func (db *DB) batchLimit() int64 {
+	return min(db.opts.MaxUnflushedBytes, wal.MaxObjectBytes-maxWALObjectBytes-1<<20)
+}
+
 // enqueue waits until the batch may enter, and enters it. The waiter is nil when
 // there is nothing to wait for.
-func (db *DB) enqueue(ctx context.Context, recs []Record, size int64, ack Durability) (AppendResult, *durableWaiter, error) {
-	if err := db.enter(ctx, uint64(len(recs)), size); err != nil {
-		return AppendResult{}, nil, err
-	}
-	if len(recs) == 0 {
+func (db *DB) enqueue(ctx context.Context, a *appending) (AppendResult, *durableWaiter, error) {
+	for {
+		// A repeat needs no room, and its own records contradict what it expects.
+		if a.producer != "" {
+			db.mu.Lock()
+			res, waiter, ok := db.repeat(a)
+			db.mu.Unlock()
+			if ok {
+				return res, waiter, nil
+			}
+		}
+		if err := a.condition.look(ctx, db); err != nil {
+			return AppendResult{}, nil, err
+		}
+		records, size := uint64(len(a.recs)), a.size
+		if a.condition.conflict != nil {
+			records, size = 0, 0 // it needs no room
+		}
+		if err := db.enter(ctx, records, size); err != nil {
+			return AppendResult{}, nil, err
+		}
+		res, waiter, again, err := db.enterBatch(a)
 		db.mu.Unlock()
-		return AppendResult{}, nil, nil
+		if again {
+			continue
+		}
+		if a.announced {
+			db.followers.deliver()
+		}
+		return res, waiter, err
 	}
-	res := db.assign(recs, size)
-	var waiter *durableWaiter
-	if ack == Durable {
-		waiter = db.addWaiter(db.next)
+}
+
+// enterBatch decides about an append and enters its batch, or reports that what it expects must be looked at
+// again. Callers hold mu and have asked admit.
+func (db *DB) enterBatch(a *appending) (res AppendResult, waiter *durableWaiter, again bool, err error) {
+	if res, waiter, ok := db.repeat(a); ok {
+		return res, waiter, false, nil
 	}
-	visible := db.opts.ReadVisibility == Memory
-	if visible {
+	if err := db.checkProducer(a); err != nil {
+		db.stats.conflicts++
+		return res, nil, false, err
+	}
+	if a.condition.decide(db) {
+		return res, nil, true, nil
+	}
+	if c := a.condition.conflict; c != nil {
+		db.stats.conflicts++
+		return res, nil, false, c
+	}
+	if len(a.recs) == 0 {
+		return res, nil, false, nil
+	}
+	res = db.assign(a)
+	if a.ack == Durable {
+		waiter = db.addWaiter(db.here())
+	}
+	if db.opts.ReadVisibility == Memory {
 		db.frontier.Store(db.next)
+		a.announced = db.followers.announce(announcement{recs: a.recs, first: res.First, unnumbered: true, frontier: db.next})
 	}
+	db.entered()
+	return res, waiter, false, nil
+}
+
+// entered does what is due after something was assigned. Callers hold mu.
+func (db *DB) entered() {
 	db.sealIfDue()
 	if db.memtableFull() {
 		db.rotate(false)
 	} else {
 		db.cutIfDue()
 	}
-	db.mu.Unlock()
-	if visible {
-		db.wakeFollowers(recs)
-	}
-	return res, waiter, nil
 }
 
 // maxWALObjects bounds the WAL objects of one memory, and so what an open must
@@ -136,15 +249,16 @@ const maxWALObjects = 16_384
 
 // memtableFull reports whether the active memory must be flushed. Callers hold mu.
 func (db *DB) memtableFull() bool {
-	return db.active.table.Bytes() >= db.opts.MemtableBytes || db.nextID-db.active.from.ID >= maxWALObjects
+	return db.active.table.Bytes()+db.active.changes >= db.opts.MemtableBytes || db.nextID-db.active.from.ID >= maxWALObjects
 }
 
 // ticket is a place in the line of appends that wait for room.
 type ticket struct {
-	turn chan struct{} // capacity 1: look again
+	turn   chan struct{} // capacity 1: look again
+	called bool          // turn has a value, or will soon; guarded by DB.mu
 }
 
-// enter waits until a batch may enter, first come first served, and returns with
+// enter waits until a batch, or changes of the small state (of so many bytes, without records), may enter, first come first served, and returns with
 // mu held; or it returns an error, with mu free.
 func (db *DB) enter(ctx context.Context, records uint64, size int64) error {
 	var mine *ticket
@@ -155,7 +269,7 @@ func (db *DB) enter(ctx context.Context, records uint64, size int64) error {
 			err = ctx.Err() // whoever asked is gone already
 		}
 		wait := false
-		if err == nil && records > 0 {
+		if err == nil && (records > 0 || size > 0) {
 			db.sealIfDue()
 			if wait = len(db.line) > 0 && mine != db.line[0]; !wait {
 				wait, err = db.admit(records, size)
@@ -176,6 +290,7 @@ func (db *DB) enter(ctx context.Context, records uint64, size int64) error {
 		select {
 		case <-mine.turn:
 			db.mu.Lock()
+			mine.called = false
 		case <-ctx.Done():
 			db.mu.Lock()
 			db.leaveLine(mine)
@@ -196,14 +311,22 @@ func (db *DB) leaveLine(mine *ticket) {
 }
 
 // room lets the first append in line look again: something that kept it out may
-// have changed. Callers hold mu.
+// have changed. It waits while several objects are reported durable, one after the other: what a WAL object knows
+// of those before it must not depend on whether the append came between two of them. The call is a start of its own: an
+// append that has left the line because it must look again at what it expects may come back, and which of the two is
+// first must not depend on the runtime. Callers hold mu.
 func (db *DB) room() {
-	if len(db.line) > 0 {
+	if len(db.line) == 0 || db.landing || db.line[0].called {
+		return
+	}
+	first := db.line[0]
+	first.called = true
+	db.env.Go("first in line", func() {
 		select {
-		case db.line[0].turn <- struct{}{}:
+		case first.turn <- struct{}{}:
 		default:
 		}
-	}
+	})
 }
 
 // allInLine wakes every append in line: the DB takes none any more. Callers hold mu.
@@ -256,10 +379,10 @@ const heapSlack = 1 << 20
 // unflushedFull reports whether a batch would hold more in memory than may wait to
 // be flushed. Callers hold mu.
 func (db *DB) unflushedFull(size int64) bool {
-	if len(db.frozen) == 0 && db.active.table.Empty() {
+	if len(db.frozen) == 0 && db.active.empty() {
 		return false
 	}
-	heap := db.frozenHeap + db.active.table.Bytes()
+	heap := db.frozenHeap + db.active.table.Bytes() + db.active.changes
 	return db.unflush+size > db.opts.MaxUnflushedBytes || heap > 2*db.opts.MaxUnflushedBytes+heapSlack
 }
 
@@ -279,30 +402,32 @@ func (db *DB) committedRuns() int { return len(activeSegment(db.snapshot.State).
 // assign gives the batch its sequences and its timestamp and enters it in the
 // active memory and the WAL object under construction. Callers hold mu and have
 // asked admit.
-func (db *DB) assign(recs []Record, size int64) AppendResult {
+func (db *DB) assign(a *appending) AppendResult {
 	elapsed := db.env.Elapsed()
 	ts := min(db.env.Now().UnixMilli(), db.storeClock.now(elapsed).Add(maxTimestampLead).UnixMilli())
 	db.lastTimestamp = max(db.lastTimestamp, ts)
+	object := db.object()
 	first := db.next
-	db.next += uint64(len(recs))
+	db.next += uint64(len(a.recs))
 	if db.next < first || db.next > db.seqLimit {
 		panic("engine: a sequence at or above seq_limit") // I3
 	}
-	if db.builder == nil {
-		db.builder = db.newObject(first)
+	object.AddBatch(first, db.lastTimestamp, a.recs)
+	db.active.table.AddBatch(first, db.lastTimestamp, a.recs)
+	res := AppendResult{First: first, Last: db.next - 1, Timestamp: db.lastTimestamp}
+	if a.producer != "" {
+		db.mark(a, res)
 	}
-	db.builder.AddBatch(first, db.lastTimestamp, recs)
-	db.active.table.AddBatch(first, db.lastTimestamp, recs)
-	db.active.bytes += size
-	db.unflush += size
-	db.segment.add(elapsed, size)
+	db.active.bytes += a.size
+	db.unflush += a.size
+	db.segment.add(elapsed, a.size)
 	db.armSealTimer()
-	db.stats.appendedRecords += uint64(len(recs))
-	db.stats.appendedBytes += uint64(size)
+	db.stats.appendedRecords += uint64(len(a.recs))
+	db.stats.appendedBytes += uint64(a.size)
 	if db.seqLimit-db.next < manifest.SeqReserve/2 {
 		db.raiseLimit()
 	}
-	return AppendResult{First: first, Last: db.next - 1, Timestamp: db.lastTimestamp}
+	return res
 }
 
 // raiseLimit starts a commit that raises seq_limit (I3). Callers hold mu.
@@ -322,58 +447,4 @@ func (db *DB) raiseLimit() {
 			db.failWith(fmt.Errorf("raise seq_limit: %w", err))
 		}
 	})
-}
-
-// durableWaiter waits until every sequence below end is durable.
-type durableWaiter struct {
-	end  uint64
-	done chan error // capacity 1, sent to once
-}
-
-// addWaiter adds a waiter behind those that wait for no more. Callers hold mu.
-func (db *DB) addWaiter(end uint64) *durableWaiter {
-	w := &durableWaiter{end: end, done: make(chan error, 1)}
-	i := len(db.waiters)
-	for i > 0 && db.waiters[i-1].end > end { // rare: somebody waits for a sequence yet to come
-		i--
-	}
-	db.waiters = slices.Insert(db.waiters, i, w)
-	return w
-}
-
-// WaitDurable returns nil once nothing at or below the given sequence can still
-// become durable or be lost: the record that this DB gave it, and every earlier
-// one, is durable. A sequence that was not assigned yet is waited for. Errors:
-// ErrFenced, ErrClosed (it may never become durable), ctx's error.
-func (db *DB) WaitDurable(ctx context.Context, seq uint64) error {
-	return db.waitDurable(ctx, max(seq, seq+1)) // no record has the highest sequence
-}
-
-func (db *DB) waitDurable(ctx context.Context, end uint64) error {
-	db.mu.Lock()
-	if db.durable >= end {
-		db.mu.Unlock()
-		return nil
-	}
-	if db.failed != nil || db.closed {
-		err := db.failed
-		db.mu.Unlock()
-		if err == nil {
-			err = ErrClosed
-		}
-		return err
-	}
-	w := db.addWaiter(end)
-	db.mu.Unlock()
-	select {
-	case err := <-w.done:
-		return err
-	case <-ctx.Done():
-		db.mu.Lock()
-		if i := slices.Index(db.waiters, w); i >= 0 {
-			db.waiters = slices.Delete(db.waiters, i, i+1)
-		}
-		db.mu.Unlock()
-		return ctx.Err()
-	}
 }

@@ -341,7 +341,7 @@ func TestCheckBesideAWriter(t *testing.T) {
 	report, err := Check(t.Context(), beside, CheckOptions{})
 	require.NoError(t, err)
 	id := db.Head().GetSegments()[0].GetRuns()[0].GetTables()[0].GetRef().ID()
-	require.NotContains(t, report.Orphans, id.Name())
+	require.NotContains(t, report.Orphans.Names, id.Name())
 }
 
 // damagedLog makes a log whose runs hold exactly these tables of records: intact

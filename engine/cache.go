@@ -18,7 +18,8 @@ import (
 // blockCache keeps decoded blocks within one byte budget. Metadata, of which a
 // block serves many keys, is kept apart from data and never makes room for it: it
 // takes what it needs, up to half of the budget, and data has the rest. So a scan
-// of any length costs other readers no metadata. Safe for concurrent use.
+// of any length costs other readers no metadata. Blocks are those of tables, and the key
+// shards, tails and table lists of groups' indexes, all metadata. Safe for concurrent use.
 type blockCache struct {
 	meta, data   *otter.Cache[sst.BlockKey, sst.Block]
 	hits, misses atomic.Uint64
@@ -97,10 +98,11 @@ func (b *blockCache) share() uint64 {
 type tables struct {
 	store  objstore.Store
 	env    *base.Env
-	cache  *blockCache
-	disk   *diskCache // nil: none
+	cache  *blockCache // nil: none
+	disk   *diskCache  // nil: none
 	hedge  hedger
 	flight flight
+	ahead  slots // for what reads have fetched ahead
 	gets   atomic.Uint64
 	bytes  atomic.Uint64
 	took   atomic.Int64 // nanoseconds of all gets together
@@ -126,17 +128,53 @@ const (
 	readBackoffLimit = 500 * time.Millisecond
 )
 
+// opening says how a table is opened.
+type opening struct {
+	reads *atomic.Uint32 // counts the ranges that were not in memory, if not nil
+	// known: the table is known to hold the key, so that its filter is of no use.
+	known      bool
+	background sst.Background // as in sst.ReaderOptions
+	readAhead  int64          // as in sst.ReaderOptions
+}
+
 // open returns a reader of the table. Its root block is in the cache unless the
 // table is new to it.
-func (ts *tables) open(ctx context.Context, t *viewTable) (*sst.Reader, error) {
-	return sst.Open(ctx, sst.ReaderOptions{
+func (ts *tables) open(ctx context.Context, t *viewTable, o opening) (*sst.Reader, error) {
+	options := sst.ReaderOptions{
 		Name:       t.name,
 		ID:         t.id.ULID,
 		Size:       t.size,
 		MetaOffset: t.metaOffset,
-		Source:     &tableSource{tables: ts, name: t.name, id: t.id.ULID},
-		Cache:      ts.cache,
-	})
+		Source:     &tableSource{tables: ts, name: t.name, id: t.id.ULID, reads: o.reads},
+		SkipFilter: o.known,
+		Background: o.background,
+		ReadAhead:  o.readAhead,
+	}
+	if ts.cache != nil {
+		options.Cache = ts.cache
+	}
+	return sst.Open(ctx, options)
+}
+
+// source reads ranges of an index.
+func (ts *tables) source(id base.ObjectID, reads *atomic.Uint32) *tableSource {
+	return &tableSource{tables: ts, name: id.Name(), id: id.ULID, reads: reads}
+}
+
+// cached returns a block from the cache, or nil.
+func (ts *tables) cached(k sst.BlockKey) sst.Block {
+	if ts.cache == nil {
+		return nil
+	}
+	b, _ := ts.cache.Get(k)
+	return b
+}
+
+// keep puts a block of metadata into the cache.
+func (ts *tables) keep(k sst.BlockKey, b sst.Block) {
+	if ts.cache != nil {
+		ts.cache.Put(k, b, true)
+	}
 }
 
 // tableSource reads ranges of one object.
@@ -144,11 +182,15 @@ type tableSource struct {
 	tables *tables
 	name   string
 	id     base.ULID
+	reads  *atomic.Uint32 // counts them, if not nil
 }
 
 // ReadRange implements sst.RangeReader.
 func (s *tableSource) ReadRange(ctx context.Context, off, n int64) ([]byte, error) {
-	return s.tables.flight.do(ctx, rangeKey{s.name, off, n}, func() ([]byte, error) {
+	if s.reads != nil {
+		s.reads.Add(1)
+	}
+	return s.tables.flight.do(ctx, s.tables.env, rangeKey{s.name, off, n}, func(ctx context.Context) ([]byte, error) {
 		disk, key := s.tables.disk, diskKey{s.id, off, n}
 		if body, ok := disk.get(ctx, key); ok {
 			return body, nil
@@ -162,6 +204,12 @@ func (s *tableSource) ReadRange(ctx context.Context, off, n int64) ([]byte, erro
 }
 
 func (ts *tables) read(ctx context.Context, name string, off, n int64) ([]byte, error) {
+	obj, err := ts.readSized(ctx, name, off, n)
+	return obj.Body, err
+}
+
+// readSized is read that also tells the size of the object, even when that is why the range cannot be read (0: not known).
+func (ts *tables) readSized(ctx context.Context, name string, off, n int64) (objstore.Object, error) {
 	for attempt := 0; ; attempt++ {
 		obj, err := ts.hedge.get(ctx, ts.env, n, func(ctx context.Context) (objstore.Object, error) {
 			began := ts.env.Elapsed()
@@ -170,20 +218,32 @@ func (ts *tables) read(ctx context.Context, name string, off, n int64) ([]byte, 
 			ts.took.Add(int64(ts.env.Elapsed() - began))
 			return obj, err
 		})
-		if err == nil {
-			if int64(len(obj.Body)) != n {
-				return nil, base.Corruptf(name, off, "the object has %d bytes and ends within the range of %d bytes", obj.Size, n)
-			}
+		switch {
+		case err != nil:
+		case int64(len(obj.Body)) == n:
 			ts.bytes.Add(uint64(n))
-			return obj.Body, nil
+			return obj, nil
+		case obj.Size < off+n:
+			return sizeOnly(obj), base.Corruptf(name, off, "the object has %d bytes and ends within the range of %d bytes", obj.Size, n)
+		default: // the body ended early: it is read again (F35)
+			err = base.Corruptf(name, off+int64(len(obj.Body)), "a read of %d bytes gave %d", n, len(obj.Body))
+		}
+		if errors.Is(err, objstore.ErrRange) {
+			return objstore.Object{}, base.Corruptf(name, off, "the object ends before here: %v", err)
 		}
 		if ctx.Err() != nil || !worthRetrying(err) || attempt+1 >= readAttempts {
-			return nil, fmt.Errorf("read %s: %w", name, err)
+			return objstore.Object{}, fmt.Errorf("read %s: %w", name, err)
 		}
 		if err := ts.env.Sleep(ctx, ts.env.Backoff(readBackoffFirst, readBackoffLimit, attempt)); err != nil {
-			return nil, fmt.Errorf("read %s: %w", name, err)
+			return objstore.Object{}, fmt.Errorf("read %s: %w", name, err)
 		}
 	}
+}
+
+// sizeOnly is an object without a body that the caller must not use.
+func sizeOnly(obj objstore.Object) objstore.Object {
+	obj.Body = nil
+	return obj
 }
 
 // distrust reports whether it helps to read again an object that err calls

@@ -3,8 +3,8 @@ package engine
 import (
 	"context"
 	"fmt"
+	"math"
 
-	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/manifest"
 )
 
@@ -27,7 +27,7 @@ func (db *DB) Close(ctx context.Context) error {
 	if err == nil {
 		err = ctx.Err() // with a context that has ended it stops at once
 	}
-	if err == nil && !db.active.table.Empty() {
+	if err == nil && !db.active.empty() {
 		db.rotate(false)
 	}
 	end := db.next
@@ -37,7 +37,7 @@ func (db *DB) Close(ctx context.Context) error {
 		err = db.closeCleanly(ctx, end)
 	}
 	db.mu.Lock()
-	durable := db.durable
+	durable, lost := db.durable, db.durableID < db.stateAt.id
 	db.closed = true
 	db.stopTimers()
 	waiters := db.waiters
@@ -61,23 +61,32 @@ func (db *DB) Close(ctx context.Context) error {
 			err = fmt.Errorf("%w (the store's last answer: %w)", err, last)
 		}
 		return fmt.Errorf("close: sequences [%d, %d) are not known to be durable: %w", durable, end, err)
+	case lost:
+		return fmt.Errorf("close: changes of cursors are not known to be durable: %w", err)
 	default:
 		return fmt.Errorf("close: everything is durable, but the shutdown is not marked clean: %w", err)
 	}
 }
 
 func (db *DB) closeCleanly(ctx context.Context, end uint64) error {
-	if err := db.waitDurable(ctx, end); err != nil {
+	if err := db.waitDurable(ctx, place{end: end}); err != nil {
 		return err
 	}
 	// Nothing is frozen any more from here on. All that is must be committed, a
 	// seal without records too: no edit of this writer may follow the last one.
-	if err := db.waitFlushed(ctx, base.MaxSequence); err != nil {
+	if err := db.waitFlushed(ctx, math.MaxUint64); err != nil {
 		return err
+	}
+	if db.compactor != nil { // before the last commit, while it can still release its epoch
+		select {
+		case <-db.stopCompactor():
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	db.mu.Lock()
 	to := manifest.Pos{Epoch: db.epoch, ID: db.nextID}
 	db.mu.Unlock()
-	_, err := db.committer.Commit(ctx, manifest.CloseClean(db.epoch, end, to))
+	_, err := db.committer.Commit(ctx, manifest.CloseClean(db.epoch, end, to, nil))
 	return translate(err)
 }

@@ -19,12 +19,15 @@ import (
 //
 //   - Nothing is deleted that a MANIFEST names as live or may yet name, nor what a
 //     view within its staleness limit refers to (I7).
-//   - Obsolete objects: an object on the obsolete list never becomes live again. It
-//     goes once its stamp, a time that the store told when it was on the list
+//   - Obsolete objects: an object on the obsolete list never becomes live again, nor do
+//     segments of an index that are on it. They
+//     go once their stamp, a time that the store told when they were on the list
 //     already, is older than the grace by a time that the store told before the
 //     deletion. A stamp is at or after the moment from which no poll can answer with a
-//     version that names the object as live, and every view of such a version is stale
+//     version that names them as live, and every view of such a version is stale
 //     when the grace is over (F51).
+//   - An index goes last: not before every range of its segments that is on the list was
+//     forgotten. Only the index says which tables those are.
 //   - WAL objects: those below the position of a MANIFEST that was committed. Position never
 //     goes back, so they are not replayed again. Fences stay for ever: they keep old
 //     writers out.
@@ -36,11 +39,14 @@ type collector struct {
 	busy chan struct{} // holds a token while a round is under way
 	wal  walCursor
 	walk walkCursor
+
+	// damaged are entries whose index cannot be read, and when to look again, by Elapsed().
+	damaged map[droppedKey]time.Duration
 }
 
 // Collected counts what the collector removed.
 type Collected struct {
-	Obsolete   uint64 // objects of the obsolete list whose grace was over
+	Obsolete   uint64 // obsolete objects whose grace was over, tables of dropped segments included
 	Bytes      uint64 // their bytes
 	WALObjects uint64 // below the position where replay starts
 	Orphans    uint64 // objects of a passed epoch that never became part of the log
@@ -83,7 +89,13 @@ func (db *DB) CollectGarbage(ctx context.Context) (Collected, error) {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer context.AfterFunc(db.life, func() { cancel(ErrClosed) })()
+	db.env.Go("end a collection", func() {
+		select {
+		case <-db.life.Done():
+			cancel(ErrClosed)
+		case <-ctx.Done():
+		}
+	})
 	got, err := db.collector.round(ctx, true)
 	if err != nil {
 		err = fmt.Errorf("collect garbage: %w", translate(err))
@@ -157,10 +169,10 @@ func (c *collector) stamp(ctx context.Context, _ bool, _ *Collected) error {
 	return err
 }
 
-// obsolete deletes the objects of the obsolete list whose grace is over, and then
-// takes them off the list, batch by batch: a crash between the two costs that one
-// batch is deleted again.
-func (c *collector) obsolete(ctx context.Context, _ bool, got *Collected) error {
+// obsolete deletes what is on the obsolete list and whose grace is over, and then takes it off the
+// list, batch by batch: a crash between the two costs that one batch is deleted again. Indexes
+// whose last range goes here go in the same round.
+func (c *collector) obsolete(ctx context.Context, full bool, got *Collected) error {
 	if len(c.db.Head().GetObsolete()) == 0 {
 		return nil
 	}
@@ -172,8 +184,22 @@ func (c *collector) obsolete(ctx context.Context, _ bool, got *Collected) error 
 	if err != nil {
 		return fmt.Errorf("read the obsolete list: %w", err)
 	}
+	errs := []error{c.removeDue(ctx, c.due(snap.State, now), got)}
+	indexes, err := c.dropped(ctx, snap.State, now, full, got)
+	errs = append(errs, err)
+	if len(indexes) > 0 {
+		due := slices.DeleteFunc(c.due(c.db.committer.Current().State, now), func(o *manifest.Obsolete) bool {
+			return !indexes[o.GetRef().ID()]
+		})
+		errs = append(errs, c.removeDue(ctx, due, got))
+	}
+	return errors.Join(errs...)
+}
+
+// removeDue deletes the objects of entries and forgets the entries.
+func (c *collector) removeDue(ctx context.Context, due []*manifest.Obsolete, got *Collected) error {
 	var errs []error
-	for batch := range slices.Chunk(c.due(snap.State, now), objstore.MaxDeleteBatch) {
+	for batch := range slices.Chunk(due, objstore.MaxDeleteBatch) {
 		gone, err := c.removeObsolete(ctx, batch, got)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("delete obsolete objects: %w", err))
@@ -209,19 +235,24 @@ func (c *collector) removeObsolete(ctx context.Context, entries []*manifest.Obso
 	return gone, err
 }
 
-// due returns the entries whose grace is over at a time of the store. Not among
-// them: ranges of an index's segments, and that index, whose tables only the
-// index lists; objects of other trees, which are not ours to delete; and
-// everything as long as something is pinned, since a pin keeps what its own
-// copy of a manifest lists.
+// due returns the entries of whole objects whose grace is over at a time of the store. Not among
+// them: an index of which ranges of segments are listed still; objects of other trees, which are
+// not ours to delete; and everything as long as something is pinned, since a pin keeps
+// what its own copy of a manifest lists.
 func (c *collector) due(s *manifest.State, now time.Time) []*manifest.Obsolete {
 	if len(s.GetPins()) > 0 {
 		return nil
 	}
+	ranges := make(map[base.ObjectID]bool)
+	for _, o := range s.GetObsolete() {
+		if o.GetSegmentsOnly() {
+			ranges[o.GetRef().ID()] = true
+		}
+	}
 	var due []*manifest.Obsolete
 	for _, o := range s.GetObsolete() {
 		id := o.GetRef().ID()
-		if !o.GetSegmentsOnly() && id.Kind != base.KindIndex && id.Tree == tree && c.graceOver(o.GetSinceMs(), now) {
+		if !o.GetSegmentsOnly() && !ranges[id] && id.Tree == tree && c.graceOver(o.GetSinceMs(), now) {
 			due = append(due, o)
 		}
 	}

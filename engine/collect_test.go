@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,7 +56,7 @@ func (r *garbageRig) garbage(o Options) (db *DB, obsolete, walObjects, orphans i
 	r.segment(db, "c")
 	r.segment(db, "d")
 	mustAppend(r.t, db, record("k", "e")) // remains: it is not flushed
-	_, err := db.committer.Commit(r.t.Context(), manifest.DropSegments(db.epoch, 2))
+	_, err := db.committer.Commit(r.t.Context(), manifest.DropSegments(db.epoch, 2, nil))
 	require.NoError(r.t, err)
 	_, err = db.committer.Commit(r.t.Context(), manifest.OpenCompactor(0, [16]byte{1}))
 	require.NoError(r.t, err)
@@ -306,7 +307,7 @@ func TestF51GraceByTheStoresClock(t *testing.T) {
 			simulated(t, func(t *testing.T, r *garbageRig) {
 				db := r.open(r.manualOptions())
 				r.segment(db, "a")
-				_, err := db.committer.Commit(t.Context(), manifest.DropSegments(db.epoch, 1))
+				_, err := db.committer.Commit(t.Context(), manifest.DropSegments(db.epoch, 1, nil))
 				require.NoError(t, err)
 				collected := func(after time.Duration) uint64 {
 					elapse(after)
@@ -444,14 +445,13 @@ func TestCheckBesideTheCollector(t *testing.T) {
 		db := r.open(o)
 		r.segment(db, "a")
 		r.segment(db, "b")
-		gone := false
+		var gone atomic.Bool // Check reads ahead, from other goroutines
 		beside := fault.New(r.witness, func(_ context.Context, op fault.Op) fault.Plan {
-			if gone || op.Kind != fault.Get || !strings.Contains(op.Name, "/sst/") {
+			if op.Kind != fault.Get || !strings.Contains(op.Name, "/sst/0000000001/") || !gone.CompareAndSwap(false, true) {
 				return fault.Plan{}
 			}
-			gone = true
 			return fault.Plan{Before: func(context.Context) error {
-				_, err := db.committer.Commit(t.Context(), manifest.DropSegments(db.epoch, 1))
+				_, err := db.committer.Commit(t.Context(), manifest.DropSegments(db.epoch, 1, nil))
 				require.NoError(t, err)
 				afterGrace(t, db)
 				mustCollect(t, db)
@@ -461,7 +461,7 @@ func TestCheckBesideTheCollector(t *testing.T) {
 		report, err := Check(t.Context(), beside, CheckOptions{})
 		require.NoError(t, err)
 		require.NoError(t, report.Err())
-		require.True(t, gone)
+		require.True(t, gone.Load())
 
 		// A table that is live and missing is damage still.
 		names := sortedKeys(live(db.Head()))
@@ -481,12 +481,11 @@ func TestCheckBesideAnOpening(t *testing.T) {
 		mustAppend(t, old, record("k", "a"))
 		mustAppend(t, old, record("k", "b"))
 		old.crash()
-		opened := false
+		var opened atomic.Bool // Check reads ahead, from other goroutines
 		beside := fault.New(r.witness, func(_ context.Context, op fault.Op) fault.Plan {
-			if opened || op.Kind != fault.Get || op.Name != base.WALName(tree, 1, 2) {
+			if op.Kind != fault.Get || op.Name != base.WALName(tree, 1, 2) || !opened.CompareAndSwap(false, true) {
 				return fault.Plan{}
 			}
-			opened = true
 			return fault.Plan{Before: func(context.Context) error {
 				require.Equal(t, uint64(2), mustCollect(t, r.open(o)).WALObjects)
 				return nil
@@ -495,7 +494,7 @@ func TestCheckBesideAnOpening(t *testing.T) {
 		report, err := Check(t.Context(), beside, CheckOptions{})
 		require.NoError(t, err)
 		require.NoError(t, report.Err())
-		require.True(t, opened)
+		require.True(t, opened.Load())
 		require.Equal(t, 1, report.WALObjects, "the other was gone, below the fence 1/3")
 	})
 }

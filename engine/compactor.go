@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,8 +16,8 @@ import (
 )
 
 // A tree has one compactor at a time: the owner of its compactor epoch. It raises a
-// number in the MANIFEST, its beat, while it lives; others stand by and take the
-// next epoch when the beat has not moved for a while.
+// number in the MANIFEST, its beat, while it lives, and sets it to 0 when it stops; others stand
+// by and take the next epoch when the beat is 0 or has not moved for a while.
 const (
 	// beatEvery is how often the compactor shows that it lives.
 	beatEvery = 20 * time.Second
@@ -31,6 +32,8 @@ const (
 	// jobs on other segments go on meanwhile (F29).
 	jobBackoffFirst = time.Second
 	jobBackoffLimit = 5 * time.Minute
+	// releaseWithin bounds how long a compactor that stops tries to say so.
+	releaseWithin = 5 * time.Second
 )
 
 // compactor stands by, takes the epoch, and works on what the planner says,
@@ -48,13 +51,13 @@ type compactor struct {
 	counts CompactionCounters // guarded by mu
 }
 
-// CompactionCounters are what operators see of a compactor. All are zero where
+// CompactionCounters are what operators see of a compactor. All but Debt are zero where
 // another process compacts.
 type CompactionCounters struct {
 	Working           bool   // this process holds the compactor's epoch
 	Epoch             uint64 // the last one that it held
 	Jobs, Failures    uint64
-	BytesIn, BytesOut uint64 // stored bytes read and written by finished jobs
+	BytesIn, BytesOut uint64 // stored bytes read and written by finished jobs: tables and indexes
 	Records           uint64 // records rewritten by finished jobs
 	Debt              uint64 // record bytes that planned jobs would rewrite now
 }
@@ -80,11 +83,22 @@ func (c *compactor) run(ctx context.Context) {
 			c.log.Info("compacting", "compactor_epoch", epoch)
 			err = c.work(ctx, epoch)
 			c.note(func(n *CompactionCounters) { n.Working, n.Debt = false, 0 })
+			c.release(ctx, epoch)
 		}
 		if err != nil && ctx.Err() == nil {
 			c.log.Warn("compaction paused", "error", err)
 			_ = c.env.Sleep(ctx, watchEvery) // its error is ctx's
 		}
+	}
+}
+
+// release lets another compactor begin at once. If it fails, the others wait for takeOverAfter.
+func (c *compactor) release(ctx context.Context, epoch uint64) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer c.env.AfterFunc(releaseWithin, cancel)()
+	if _, err := c.commits.Commit(ctx, manifest.ReleaseCompactor(epoch)); err != nil && !errors.Is(err, manifest.ErrFenced) {
+		c.log.Warn("the compactor's epoch was not released", "compactor_epoch", epoch, "error", err)
 	}
 }
 
@@ -114,7 +128,7 @@ func (c *compactor) standBy(ctx context.Context) (uint64, error) {
 			known, seen.epoch, seen.beat = true, epoch, beat
 			since = c.env.Elapsed()
 		}
-		if epoch == 0 || c.env.Elapsed()-since >= takeOverAfter {
+		if beat == 0 || c.env.Elapsed()-since >= takeOverAfter {
 			_, err := c.commits.Commit(ctx, manifest.OpenCompactor(epoch, newOwner(c.env)))
 			if err == nil {
 				return epoch + 1, nil
@@ -143,7 +157,7 @@ func (c *compactor) work(ctx context.Context, epoch uint64) error {
 	defer cancel(nil)
 
 	began := c.env.Elapsed()
-	failed := make(map[uint32]jobFailure)
+	aside := newSetAside()
 	for c.env.Elapsed()-began < epochFor {
 		s, err := c.current(ctx)
 		if err != nil {
@@ -152,7 +166,7 @@ func (c *compactor) work(ctx context.Context, epoch uint64) error {
 		if s.GetCompactor().GetEpoch() != epoch {
 			return fmt.Errorf("compactor epoch is %d, mine is %d: %w", s.GetCompactor().GetEpoch(), epoch, manifest.ErrFenced)
 		}
-		job, ok := c.next(s, failed)
+		job, ok := c.next(s, aside)
 		if !ok {
 			if c.env.Sleep(ctx, watchEvery) != nil {
 				return context.Cause(ctx)
@@ -166,18 +180,30 @@ func (c *compactor) work(ctx context.Context, epoch uint64) error {
 		case errors.Is(err, manifest.ErrFenced):
 			return err
 		case errors.Is(err, manifest.ErrGone): // dropped meanwhile: the next plan knows
+		case errors.Is(err, manifest.ErrIndexTooLarge):
+			aside.refuse(job)
+			c.log.Info("too many keys for one index", "job", job.String(), "error", err)
 		case err != nil:
-			f := failed[job.First]
+			f := aside.failed[job.First]
 			f.until = c.env.Elapsed() + c.env.Backoff(jobBackoffFirst, jobBackoffLimit, f.times)
 			f.times++
-			failed[job.First] = f
+			aside.failed[job.First] = f
 			c.note(func(n *CompactionCounters) { n.Failures++ })
 			c.log.Warn("compaction failed and is tried again", "job", job.String(), "error", err, "failures", f.times)
 		default:
-			delete(failed, job.First)
+			delete(aside.failed, job.First)
 		}
 	}
 	return nil
+}
+
+// setAside are the jobs that are left alone although they are planned.
+type setAside struct {
+	failed map[uint32]jobFailure // for a while; by the first segment
+	// tooLarge are groups that made a job too large for one index, by their last segment, which
+	// retention does not change. It would be too large again: any job with one of them waits until
+	// the epoch ends.
+	tooLarge map[uint32]bool
 }
 
 // jobFailure is why a segment is left alone for a while.
@@ -186,17 +212,55 @@ type jobFailure struct {
 	until time.Duration // Elapsed()
 }
 
-// next returns the most urgent job that is not backing off.
-func (c *compactor) next(s *manifest.State, failed map[uint32]jobFailure) (job compaction.Job, ok bool) {
-	var debt uint64
-	for _, j := range compaction.Plan(s, c.limits) {
-		debt += j.Bytes
-		if !ok && c.env.Elapsed() >= failed[j.First].until {
-			job, ok = j, true
+func newSetAside() setAside {
+	return setAside{failed: make(map[uint32]jobFailure), tooLarge: make(map[uint32]bool)}
+}
+
+// refuse leaves the inputs of a job of groups as they are.
+func (a setAside) refuse(job compaction.Job) {
+	for _, id := range groupInputs(job) {
+		a.tooLarge[id] = true
+	}
+}
+
+// has reports whether a job is left alone at a time.
+func (a setAside) has(job compaction.Job, now time.Duration) bool {
+	return now < a.failed[job.First].until ||
+		slices.ContainsFunc(groupInputs(job), func(id uint32) bool { return a.tooLarge[id] })
+}
+
+// groupInputs returns the last segments of what a job of groups puts together.
+func groupInputs(job compaction.Job) (last []uint32) {
+	for _, g := range job.Groups {
+		last = append(last, g.LastSegment)
+	}
+	for _, s := range job.Segments {
+		last = append(last, s.Last())
+	}
+	return last
+}
+
+// next returns the most urgent job that is not set aside, if there is one.
+func (c *compactor) next(s *manifest.State, aside setAside) (compaction.Job, bool) {
+	jobs := compaction.Plan(s, c.limits)
+	c.note(func(n *CompactionCounters) { n.Debt = debtOf(jobs) })
+	for _, j := range jobs {
+		if !aside.has(j, c.env.Elapsed()) {
+			return j, true
 		}
 	}
-	c.note(func(n *CompactionCounters) { n.Debt = debt })
-	return job, ok
+	return compaction.Job{}, false
+}
+
+// debtOf returns the record bytes that the jobs rewrite.
+func debtOf(jobs []compaction.Job) (bytes uint64) {
+	for _, j := range jobs {
+		if j.Kind == compaction.Group {
+			continue // moves lists of tables only
+		}
+		bytes += j.Bytes
+	}
+	return bytes
 }
 
 // do runs one job and commits it. Outputs of a job that failed are deleted, if that
@@ -226,8 +290,8 @@ func (c *compactor) do(ctx context.Context, epoch uint64, job compaction.Job) er
 }
 
 // discard deletes the outputs of a failed job. That is allowed only when a MANIFEST
-// read now is still of this epoch, names none of them, live or obsolete, and is
-// not the version that a commit of this job named as its condition: else such a
+// read now is still of this epoch, names none of them, live or obsolete, itself or by the
+// index of a group, and is not the version that a commit of this job named as its condition: else such a
 // commit could still land and make them live (F50).
 func (c *compactor) discard(ctx context.Context, epoch uint64, outputs []base.ObjectID, cause error) {
 	now, err := c.commits.Refresh(ctx)
@@ -245,10 +309,15 @@ func (c *compactor) discard(ctx context.Context, epoch uint64, outputs []base.Ob
 			}
 		}
 	}
-	named := manifest.NamedObjects(now.State)
+	namer := newNamer(uncached(c.store, c.env), now.State)
 	names := make([]string, 0, len(outputs))
 	for _, id := range outputs {
-		if _, ok := named[id]; !ok {
+		named, err := namer.names(ctx, id)
+		if err != nil {
+			c.log.Warn("outputs of a failed compaction are left to the collector", "error", err)
+			return
+		}
+		if !named {
 			names = append(names, id.Name())
 		}
 	}
@@ -301,6 +370,9 @@ func Compact(ctx context.Context, store objstore.Store, o CompactOptions) error 
 	}
 	full = full.withDefaults()
 	snap, err := manifest.Load(ctx, store, full.Env, tree)
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("compact %s: %w", store, err)
 	}

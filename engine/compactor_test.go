@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/manifest"
 	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/objstore/fault"
 )
 
 // simulatedOptions are smallOptions on synctest's clock.
@@ -64,6 +67,7 @@ func TestCompactionKeepsEveryRecord(t *testing.T) {
 					require.Len(t, g.GetRuns(), 1, "segment %d", g.GetId())
 				}
 			}
+			require.NotEmpty(t, db.Head().GetGroups(), "finished segments are grouped")
 			require.NoError(t, db.Close(t.Context()))
 			checkStore(t, store)
 		}
@@ -110,8 +114,9 @@ func TestCompactorsStandByAndTakeOver(t *testing.T) {
 		require.NoError(t, <-done)
 		appendRandom(t, db, &m, rnd, 300)
 		require.NoError(t, db.Flush(t.Context()))
+		time.Sleep(2 * watchEvery)
+		require.Equal(t, uint64(2), epoch(), "the first has said that it stops")
 		time.Sleep(5 * time.Minute)
-		require.Equal(t, uint64(2), epoch())
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		for _, g := range db.Head().GetSegments() {
@@ -122,6 +127,42 @@ func TestCompactorsStandByAndTakeOver(t *testing.T) {
 		m.require(t, db)
 		stopSecond()
 		require.NoError(t, <-done)
+	})
+}
+
+// A compactor that dies says nothing: the next one waits for a beat. One that is closed is followed at once.
+func TestCompactorOfAWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dead atomic.Bool
+		store := fault.New(newStore(), func(context.Context, fault.Op) fault.Plan {
+			if dead.Load() {
+				return fault.Refuse(errors.New("the process is dead"))
+			}
+			return fault.Plan{}
+		})
+		o := simulatedOptions()
+		takesOver := func(epoch uint64, after time.Duration) {
+			began := time.Now()
+			db := openTest(t, store, o)
+			for !db.Status().Compaction.Working {
+				time.Sleep(time.Second)
+			}
+			require.Equal(t, epoch, db.Status().Compaction.Epoch)
+			require.InDelta(t, after.Seconds(), time.Since(began).Seconds(), (2 * watchEvery).Seconds())
+			if epoch == 2 {
+				dead.Store(true) // a context that has ended would leave it the time to say so
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				require.Error(t, db.Close(ctx))
+				dead.Store(false)
+				return
+			}
+			require.NoError(t, db.Close(t.Context()))
+			require.Zero(t, db.Head().GetCompactorBeat())
+		}
+		takesOver(1, 0)
+		takesOver(2, 0)
+		takesOver(3, takeOverAfter)
 	})
 }
 

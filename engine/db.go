@@ -26,6 +26,9 @@ import (
 //   - rotate freezes the active memory at a WAL object boundary; buildLoop turns
 //     frozen memories into runs, and commitLoop uploads them and commits each by
 //     one edit of the MANIFEST, oldest first (I5), never before it is durable.
+//   - Changes of the small state (cursors, producers) go the same way: into the tables under mu and the
+//     WAL object under construction. rotate takes a snapshot of the tables, which has exactly what the WAL objects
+//     before the memory's end say, and the same edit puts it in force.
 //   - Every change of the memories or of the MANIFEST publishes a new view under
 //     mu; readers never take mu.
 //
@@ -58,6 +61,7 @@ type DB struct {
 	next          uint64
 	durable       uint64 // every sequence below is durable
 	durableID     uint64 // every WAL object of this epoch up to it is in the store
+	landing       bool   // objects are being reported durable; onSpace comes behind the last
 	seqLimit      uint64 // as committed (I3)
 	raising       bool   // a commit that raises seqLimit is under way
 	lastTimestamp int64
@@ -68,12 +72,15 @@ type DB struct {
 	built      int       // how many of frozen buildLoop has taken
 	recent     []*memory // flushed, kept for readers at the tip, oldest first
 	segment    segmentClock
-	unflush    int64 // record bytes in active and frozen
+	unflush    int64 // record bytes, and changes of the small state, in active and frozen
 	frozenHeap int64 // heap of frozen
 	flushes    broadcast
 	line       []*ticket // appends that wait for room, first come first
 	waiters    []*durableWaiter
 	snapshot   *manifest.Snapshot
+	small      smallState // as assigned
+	stateLost  bool       // the base in force could not be read: the next one is a new one
+	stateAt    place      // behind the last change of it
 
 	builder      *wal.Builder // nil or the object under construction
 	nextID       uint64       // its id
@@ -85,8 +92,12 @@ type DB struct {
 	tableBuffers [][]byte // of tables that were uploaded, for the next ones
 	submitted    []cut    // at the uploader, not yet durable, in id order
 
+	announced []Record // memory of wakeFollowersOf, which alone uses it
+
 	collector *collector
 	compactor *compactor // nil if disabled
+	// stopCompactor makes it end and returns what is closed then.
+	stopCompactor func() <-chan struct{}
 
 	stats counters
 }
@@ -109,15 +120,18 @@ type counters struct {
 	overloaded                     uint64
 	segmentsDropped, bytesDropped  uint64
 	retentionFailures              uint64
+	conflicts, repeats             uint64
+	stateObjects, stateObjectBytes uint64
 	collected                      Collected
 	collections, sweeps            uint64
 	collectFailures                uint64
 }
 
-// storeClock estimates the store's time from its last answer.
+// storeClock estimates the store's time from its last answer. It is never ahead of it, and behind by as long
+// as the answer took.
 type storeClock struct {
 	time time.Time     // what the store said
-	at   time.Duration // Elapsed() when it did
+	at   time.Duration // Elapsed() when that had come
 }
 
 // set takes a later reading.

@@ -126,7 +126,7 @@ func TestNoDiskCache(t *testing.T) {
 }
 
 // F36: every wrong byte, every length, and files of other ranges, are misses.
-func TestDiskCacheDamage(t *testing.T) {
+func TestF36DiskCacheDamage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, _ := openDiskTest(t, t.TempDir(), 16<<20, nil)
 		k := diskKey{diskTestID, 0, 40}
@@ -159,7 +159,7 @@ func TestDiskCacheDamage(t *testing.T) {
 }
 
 // F36: deleted under us, in part or whole; then it goes on.
-func TestDiskCacheDeleted(t *testing.T) {
+func TestF36DiskCacheDeleted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
 		d, _ := openDiskTest(t, dir, 16<<20, nil)
@@ -240,7 +240,7 @@ func TestDiskCacheRefusesLargeRanges(t *testing.T) {
 }
 
 // F36: a full disk is no error; writing pauses and is tried again later.
-func TestDiskCacheFullDisk(t *testing.T) {
+func TestF36DiskCacheFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var full bool
 		var tries int
@@ -286,7 +286,7 @@ func TestDiskCacheFullDisk(t *testing.T) {
 }
 
 // F36: what cannot be read is a miss, and is left for later.
-func TestDiskCacheReadErrors(t *testing.T) {
+func TestF36DiskCacheReadErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var broken error
 		d, _ := openDiskTest(t, t.TempDir(), 16<<20, func(d *diskCache) {
@@ -310,7 +310,7 @@ func TestDiskCacheReadErrors(t *testing.T) {
 }
 
 // F36: the folder became something else.
-func TestDiskCacheFolderIsAFile(t *testing.T) {
+func TestF36DiskCacheFolderIsAFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "cache")
 		d, _ := openDiskTest(t, dir, 16<<20, nil)
@@ -369,7 +369,7 @@ func TestDiskCacheLock(t *testing.T) {
 }
 
 // F36: a folder that cannot be made is logged, and no error.
-func TestDiskCacheCannotOpen(t *testing.T) {
+func TestF36DiskCacheCannotOpen(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	for _, dir := range []string{file, filepath.Join(file, "sub"), "a\x00b"} {

@@ -26,6 +26,12 @@ var (
 	ErrStale = errors.New("view of the log is stale")
 	// ErrInvalid: the arguments contradict each other. Retrying does not help.
 	ErrInvalid = errors.New("invalid argument")
+	// ErrConflict: the log is not as the append expects. Nothing was appended. The error
+	// is a *ConditionError or a *ProducerError, which say how it is.
+	ErrConflict = errors.New("the log is not as the append expects")
+	// ErrStateFull: the small state has reached Options.MaxStateBytes, so that no new cursors can be
+	// set. Retrying helps when cursors were deleted.
+	ErrStateFull = errors.New("too many cursors")
 	// ErrCorrupt: bytes in the store are not what they should be (invariant I8).
 	// The error names the object and the offset; see docs/.
 	ErrCorrupt = base.ErrCorrupt

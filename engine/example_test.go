@@ -110,6 +110,71 @@ func ExampleDB_Wait() {
 	// Output: done
 }
 
+// A follower of one key and of all keys with a prefix: first what is there, then what comes.
+func ExampleDB_Follow() {
+	ctx := context.Background()
+	db, err := engine.Open(ctx, mem.New(mem.Options{}), engine.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer db.Close(ctx)
+	put := func(key, value string) {
+		_, err := db.Append(ctx, []engine.Record{{Key: []byte(key), Value: []byte(value)}}, engine.AppendOptions{})
+		if err != nil {
+			log.Print(err)
+		}
+	}
+	put("user/42", "signed in")
+
+	f, err := db.Follow(ctx,
+		engine.Stream{Key: []byte("user/42")},
+		engine.Stream{Key: []byte("device/"), Prefix: true, From: db.Frontier()})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer f.Close()
+	go func() {
+		put("user/7", "signed in")
+		put("device/3", "21.5")
+	}()
+	for rec := range f.All() { // ends with ctx, or with the log
+		fmt.Printf("%s: %s\n", rec.Key, rec.Value)
+		if rec.Sequence == 2 {
+			break
+		}
+	}
+	if err := f.Err(); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("go on from", f.Cursor())
+	// Output:
+	// user/42: signed in
+	// device/3: 21.5
+	// go on from 3
+}
+
+// A server reads in pieces, and ends a wait when it has something else to send.
+func ExampleFollower_Next() {
+	ctx := context.Background()
+	db, err := engine.Open(ctx, mem.New(mem.Options{}), engine.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer db.Close(ctx)
+	f, err := db.Follow(ctx, engine.Stream{Key: []byte("k")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer f.Close()
+	time.AfterFunc(time.Millisecond, f.Wake)
+	recs, err := f.Next(engine.FollowRead{MaxBytes: 32 << 10})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(len(recs), "records: send a sign of life")
+	// Output: 0 records: send a sign of life
+}
+
 // Keys are listed in byte order, a page at a time.
 func ExampleDB_Keys() {
 	ctx := context.Background()

@@ -27,7 +27,8 @@ const (
 // one, in the next segment if seal is set (I6). Callers hold mu.
 //
 // A memory without records is frozen only to seal the segment behind what was
-// flushed of it. It covers no sequence: a gap stays with the next segment.
+// flushed of it, or with changes of the small state. It covers no sequence: a gap stays with the next
+// segment, or memory.
 func (db *DB) rotate(seal bool) {
 	if db.builder != nil {
 		db.cut()
@@ -41,13 +42,16 @@ func (db *DB) rotate(seal bool) {
 	if m.table.Empty() {
 		m.end = m.start
 	}
+	if m.changes > 0 {
+		m.state = db.small.tables.Clone() // what is assigned is in WAL objects before to, all of it
+	}
 	if seal {
 		segment++
 		db.segment = segmentClock{}
 		stop(&db.stopSeal)
 		db.stats.seals++
 	}
-	m.heap = m.table.Bytes()
+	m.heap = m.table.Bytes() + m.changes
 	db.frozen = append(db.frozen, m)
 	db.frozenHeap += m.heap
 	db.active = &memory{table: memtable.New(), segment: segment, start: m.end, from: m.to}
@@ -119,7 +123,7 @@ func (db *DB) commitFrozen(b *builtRun) error {
 	m := b.m
 	var err error
 	if m.table.Empty() {
-		err = db.sealFlushed(db.life, m)
+		err = db.commitEmpty(db.life, m)
 	} else {
 		err = db.commitRun(db.life, b)
 	}
@@ -128,6 +132,7 @@ func (db *DB) commitFrozen(b *builtRun) error {
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
+	m.state = nil // the memory may stay for readers
 	db.frozen = slices.Delete(db.frozen, 0, 1)
 	db.built--
 	db.frozenHeap -= m.heap
@@ -162,19 +167,15 @@ func (db *DB) commitRun(ctx context.Context, b *builtRun) error {
 	var written time.Time
 	for _, t := range b.tables {
 		var err error
-		if written, err = db.putTable(ctx, t.ref, t.body); err != nil {
+		if written, err = db.putObject(ctx, t.ref, t.body); err != nil {
 			return err
 		}
 		db.keepTableBuffer(t.body) // the store does not keep it
 	}
-	if db.uploader != nil { // else it was replayed from the store
-		if err := db.waitDurable(ctx, m.end); err != nil {
-			return err
-		}
+	small, err := db.prepareState(ctx, m)
+	if err != nil {
+		return err
 	}
-	db.mu.Lock()
-	next := max(db.next, m.end)
-	db.mu.Unlock()
 	f := manifest.Flush{
 		Epoch:           db.epoch,
 		From:            m.from,
@@ -182,10 +183,11 @@ func (db *DB) commitRun(ctx context.Context, b *builtRun) error {
 		Run:             b.run,
 		Start:           m.start,
 		End:             m.end,
-		Next:            next,
+		Next:            m.end, // as it was when the memory was frozen; what came since has its own reserve (raiseLimit)
 		Segment:         m.segment,
 		SegmentStartMs:  m.table.FirstTimestamp(),
 		LastTimestampMs: m.table.LastTimestamp(),
+		State:           small.inForce(),
 	}
 	if m.seal {
 		f.Seal = &manifest.Seal{TimeMs: written.UnixMilli()}
@@ -193,11 +195,44 @@ func (db *DB) commitRun(ctx context.Context, b *builtRun) error {
 	if _, err := db.committer.Commit(ctx, f.Edit()); err != nil {
 		return err
 	}
+	db.stateCommitted(m, small)
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	db.stats.flushes++
 	for _, t := range b.run.GetTables() {
 		db.stats.flushedBytes += t.GetSize()
+	}
+	return nil
+}
+
+// prepareState writes what a memory changed of the small state, if it did, and waits until all of the memory
+// is durable (F10).
+func (db *DB) prepareState(ctx context.Context, m *memory) (o *stateObject, err error) {
+	if m.changes > 0 {
+		if o, err = db.writeState(ctx, m); err != nil {
+			return nil, err
+		}
+	}
+	if db.uploader == nil {
+		return o, nil // it was replayed from the store
+	}
+	return o, db.waitDurable(ctx, place{m.end, m.to.ID - 1})
+}
+
+// commitEmpty commits what there is of a memory without records: changes of the small state, a seal.
+func (db *DB) commitEmpty(ctx context.Context, m *memory) error {
+	if m.changes > 0 {
+		small, err := db.prepareState(ctx, m)
+		if err != nil {
+			return err
+		}
+		if _, err := db.committer.Commit(ctx, manifest.SkipTo(db.epoch, m.from, m.to, small.inForce())); err != nil {
+			return err
+		}
+		db.stateCommitted(m, small)
+	}
+	if m.seal {
+		return db.sealFlushed(ctx, m)
 	}
 	return nil
 }
@@ -275,9 +310,9 @@ func (db *DB) keepTableBuffer(buf []byte) {
 	}
 }
 
-// putTable uploads one table until it is there. The name is new and ours alone,
+// putObject uploads a table or a state object until it is there. The name is new and ours alone,
 // so that a refused PUT means that an earlier try had landed; that is looked at.
-func (db *DB) putTable(ctx context.Context, ref base.ObjectID, body []byte) (time.Time, error) {
+func (db *DB) putObject(ctx context.Context, ref base.ObjectID, body []byte) (time.Time, error) {
 	name := ref.Name()
 	for attempt := 0; ; attempt++ {
 		res, err := db.store.Put(ctx, name, body, objstore.PutOptions{IfAbsent: true})
@@ -314,7 +349,7 @@ func (db *DB) retryFlush(ctx context.Context, attempt int, cause error) error {
 	return nil
 }
 
-// Flush writes everything appended so far as runs and returns when that is
+// Flush writes everything appended so far as runs, and the small state, and returns when that is
 // committed. It is never needed for durability; it makes the next open quick.
 // Errors: ErrFenced, ErrClosed, ctx's error (the flush goes on).
 func (db *DB) Flush(ctx context.Context) error {
@@ -323,16 +358,16 @@ func (db *DB) Flush(ctx context.Context) error {
 		db.mu.Unlock()
 		return err
 	}
-	end := db.next
-	if !db.active.table.Empty() {
+	if !db.active.empty() {
 		db.rotate(false)
 	}
+	id := db.nextID
 	db.mu.Unlock()
-	return db.waitFlushed(ctx, end)
+	return db.waitFlushed(ctx, id)
 }
 
-// waitFlushed waits until no frozen memory begins below end.
-func (db *DB) waitFlushed(ctx context.Context, end uint64) error {
+// waitFlushed waits until no frozen memory begins below a WAL object.
+func (db *DB) waitFlushed(ctx context.Context, id uint64) error {
 	for {
 		db.mu.Lock()
 		if db.failed != nil {
@@ -344,7 +379,7 @@ func (db *DB) waitFlushed(ctx context.Context, end uint64) error {
 			db.mu.Unlock()
 			return ErrClosed
 		}
-		if len(db.frozen) == 0 || db.frozen[0].start >= end {
+		if len(db.frozen) == 0 || db.frozen[0].from.ID >= id {
 			db.mu.Unlock()
 			return nil
 		}

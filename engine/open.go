@@ -10,6 +10,7 @@ import (
 	"github.com/annalsdb/annals/manifest"
 	"github.com/annalsdb/annals/memtable"
 	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/state"
 	"github.com/annalsdb/annals/wal"
 )
 
@@ -51,26 +52,6 @@ func Open(ctx context.Context, store objstore.Store, o Options) (*DB, error) {
 	return db, nil
 }
 
-// prepare validates what is there, tests the store, and creates the log if
-// there is none.
-func prepare(ctx context.Context, store objstore.Store, env *base.Env) (*manifest.Snapshot, error) {
-	snap, err := manifest.Load(ctx, store, env, tree)
-	missing := errors.Is(err, manifest.ErrNoLog)
-	if err != nil && !missing {
-		return nil, err
-	}
-	if err := objstore.ProbeConditionalWrites(ctx, store, base.ProbeName(tree, env.NewULID())); err != nil {
-		return nil, err
-	}
-	if !missing {
-		return snap, nil
-	}
-	if _, err := manifest.Create(ctx, store, env, tree); err != nil {
-		return nil, err
-	}
-	return manifest.Load(ctx, store, env, tree)
-}
-
 func newDB(store objstore.Store, o Options, snap *manifest.Snapshot) *DB {
 	db := &DB{
 		opts:      o,
@@ -91,6 +72,8 @@ func newDB(store objstore.Store, o Options, snap *manifest.Snapshot) *DB {
 	db.staleAfter = o.StaleAfter
 	db.refresh = db.poll
 	db.stopped = db.readErr
+	db.readState = db.stateNow
+	db.small.replace(state.New(state.Limits{Producers: o.MaxProducers}))
 	return db
 }
 
@@ -119,7 +102,7 @@ func (db *DB) open(ctx context.Context, snap *manifest.Snapshot) error {
 	db.active = emptyMemory(opened.State)
 	db.publishView(true)
 	db.mu.Unlock()
-	db.storeClock.set(opened.StoreTime, opened.Sent)
+	db.storeClock.set(opened.StoreTime, db.env.Elapsed())
 	if db.storeClock.time.IsZero() {
 		if err := db.readStoreClock(ctx); err != nil {
 			return err
@@ -139,7 +122,12 @@ func (db *DB) open(ctx context.Context, snap *manifest.Snapshot) error {
 	db.armSealTimer()
 	db.publishView(false)
 	db.mu.Unlock()
+	db.work()
+	return nil
+}
 
+// work starts what a writer does from now on in the background.
+func (db *DB) work() {
 	db.uploader = wal.NewUploader(wal.UploaderOptions{
 		Store:     db.store,
 		Env:       db.env,
@@ -161,12 +149,20 @@ func (db *DB) open(ctx context.Context, snap *manifest.Snapshot) error {
 		db.compactor = &compactor{
 			store: db.store, env: db.env, log: db.opts.Logger, commits: db.committer, limits: db.opts.compactionLimits(),
 		}
-		db.spawn("compact", func() { db.compactor.run(db.life) })
+		compacting, stop := context.WithCancel(db.life)
+		stopped := make(chan struct{})
+		db.spawn("compact", func() {
+			defer close(stopped)
+			db.compactor.run(compacting)
+		})
+		db.stopCompactor = func() <-chan struct{} {
+			stop()
+			return stopped
+		}
 	}
 	db.collector = newCollector(db)
 	db.spawn("retention", db.retentionLoop)
 	db.spawn("collect", db.collector.loop)
-	return nil
 }
 
 // emptyMemory continues what a state has in runs.
@@ -192,12 +188,11 @@ func (db *DB) guard(s *manifest.State) error {
 }
 
 func (db *DB) readStoreClock(ctx context.Context) error {
-	at := db.env.Elapsed()
 	now, err := db.store.ServerTime(ctx)
 	if err != nil {
 		return fmt.Errorf("ask the store's time: %w", err)
 	}
-	db.storeClock.set(now, at)
+	db.storeClock.set(now, db.env.Elapsed())
 	return nil
 }
 
@@ -232,6 +227,12 @@ func (r *recovery) run(opened *manifest.State, next uint64) error {
 		LastTimestamp: opened.GetLastTimestampMs(),
 		Segment:       active.GetId(),
 	}
+	if err := r.loadState(opened); err != nil {
+		if !errors.Is(err, ErrCorrupt) || !r.mayForget(opened) {
+			return err
+		}
+		r.forgetState(err)
+	}
 	fences, err := r.fence()
 	if err != nil {
 		return err
@@ -247,10 +248,10 @@ func (r *recovery) run(opened *manifest.State, next uint64) error {
 	// The commit that ends the recovery also proves that the epoch is still ours:
 	// if another writer passed us and went on, what we replayed may be short (F45).
 	own := manifest.Pos{Epoch: r.db.epoch, ID: 1}
-	if !r.db.active.table.Empty() {
-		return r.flush(own, false)
+	if r.db.active.empty() {
+		return r.skipTo(own)
 	}
-	return r.skipTo(own)
+	return r.flush(own, false)
 }
 
 // fencedEpoch is an epoch that can no longer grow.
@@ -322,18 +323,18 @@ func (r *recovery) object(o *wal.Object, _ int64) error {
 	}
 	var recs []Record
 	for e := range o.Entries() {
-		switch e.Type {
-		case wal.EntryBatch:
+		if e.Type == wal.EntryBatch {
 			recs = e.Batch.AppendRecords(recs[:0])
 			m.table.AddBatch(e.Batch.First, e.Batch.Timestamp, recs)
 			m.bytes += int64(e.Batch.Bytes())
 			m.end = e.Batch.End()
 			r.records += uint64(e.Batch.Count)
-		default:
-			return fmt.Errorf("replay %s: entry of type %d: this version cannot apply it; use a newer one", base.WALName(tree, o.Epoch, o.ID), e.Type)
+			continue
 		}
+		r.db.small.apply(&e)
+		m.changes += int64(e.Size())
 	}
-	if m.table.Bytes() < r.db.opts.MemtableBytes {
+	if m.table.Bytes()+m.changes < r.db.opts.MemtableBytes {
 		return nil
 	}
 	return r.flush(manifest.Pos{Epoch: o.Epoch, ID: o.ID + 1}, false)
@@ -346,27 +347,31 @@ func (r *recovery) endSegment(here manifest.Pos, next uint32) error {
 	if next != m.segment+1 {
 		return base.Corruptf(base.WALName(tree, here.Epoch, here.ID), 0, "segment is %d, the one before it %d", next, m.segment)
 	}
-	if !m.table.Empty() {
-		return r.flush(here, true)
+	if m.empty() {
+		if err := r.skipTo(here); err != nil {
+			return err
+		}
 	}
-	if err := r.skipTo(here); err != nil {
-		return err
-	}
-	m.seal, m.end = true, m.start
-	if err := r.db.sealFlushed(r.ctx, m); err != nil {
-		return err
-	}
-	r.nextMemory(m, true)
-	return nil
+	return r.flush(here, true)
 }
 
-// flush writes the active memory as a run and commits it, with the same code as
+// flush writes the active memory, as a run and a state object, and commits it, with the same code as
 // the flusher.
 func (r *recovery) flush(to manifest.Pos, seal bool) error {
 	m := r.db.active
 	m.to, m.seal = to, seal
 	m.table.Freeze()
-	if err := r.db.commitRun(r.ctx, r.db.buildRun(m)); err != nil {
+	if m.changes > 0 {
+		m.state = r.db.small.tables.Clone() // of all that was replayed: what comes before to
+	}
+	var err error
+	if m.table.Empty() {
+		m.end = m.start
+		err = r.db.commitEmpty(r.ctx, m)
+	} else {
+		err = r.db.commitRun(r.ctx, r.db.buildRun(m))
+	}
+	if err != nil {
 		return err
 	}
 	r.at = to
@@ -390,7 +395,7 @@ func (r *recovery) skipTo(to manifest.Pos) error {
 	if !r.at.Less(to) {
 		return nil
 	}
-	if _, err := r.db.committer.Commit(r.ctx, manifest.SkipTo(r.db.epoch, r.at, to)); err != nil {
+	if _, err := r.db.committer.Commit(r.ctx, manifest.SkipTo(r.db.epoch, r.at, to, nil)); err != nil {
 		return err
 	}
 	r.at = to

@@ -43,6 +43,8 @@ const (
 	DefaultMaxValueBytes   = 16 << 20
 	DefaultMaxRuns         = 4096
 	DefaultStaleAfter      = 5 * time.Minute
+	DefaultMaxStateBytes   = 512 << 20
+	DefaultMaxProducers    = 65_536
 
 	DefaultRetentionInterval = time.Minute
 	DefaultGCInterval        = time.Minute
@@ -77,7 +79,7 @@ type Options struct {
 	// RecentBytes is the heap for memtables that were flushed already and are
 	// kept so that readers at the tip cause no request. Default 64 MiB.
 	RecentBytes int64
-	// MaxUnflushedBytes bounds the record bytes that are not yet in runs: beyond
+	// MaxUnflushedBytes bounds the record bytes, and bytes of changed cursors, that are not yet in runs: beyond
 	// it appends wait, and fail with ErrOverloaded when their context ends. A
 	// single batch larger than it is refused. Default 512 MiB.
 	MaxUnflushedBytes int64
@@ -141,6 +143,22 @@ type Options struct {
 	MaxKeyBytes   int
 	MaxValueBytes int
 
+	// MaxStateBytes bounds the heap of the small state, cursors and producers: a set with new cursors
+	// that would exceed it is refused with ErrStateFull. Default 512 MiB; a cursor takes its key and about 40 bytes
+	// more.
+	MaxStateBytes int64
+	// MaxProducers is how many idempotent producers are remembered; beyond it the one is forgotten that
+	// appended longest ago. Default 65,536. One takes its name and at most about 2 KiB more. They count towards
+	// MaxStateBytes, but are not refused because of it.
+	MaxProducers int
+
+	// ForgetLostState lets Open go on without cursors and producers when the objects that hold them are missing or
+	// damaged: all of them are then forgotten for good, but for what was changed after the last flush. Else such an
+	// open fails, and the objects may be put back. It is the name of a state object in force, as the error or Check names
+	// it, so that it is good for that loss alone: those that are written afterwards have other names. It changes nothing
+	// when they can be read.
+	ForgetLostState string
+
 	// DisableCompaction leaves compaction to other processes (Compact). Without any,
 	// runs and small segments pile up, and reads look at all of them.
 	DisableCompaction bool
@@ -165,6 +183,7 @@ const (
 	maxBlockBytes     = 16 << 20
 	maxKeyBytes       = 64 << 10
 	maxValueBytes     = 256 << 20
+	maxProducers      = 16 << 20
 	minDiskCacheBytes = 16 << 20
 )
 
@@ -190,6 +209,8 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.SegmentMinBytes, min(DefaultSegmentMinBytes, o.SegmentBytes))
 	setDefault(&o.MaxKeyBytes, DefaultMaxKeyBytes)
 	setDefault(&o.MaxValueBytes, DefaultMaxValueBytes)
+	setDefault(&o.MaxStateBytes, DefaultMaxStateBytes)
+	setDefault(&o.MaxProducers, DefaultMaxProducers)
 	setDefault(&o.StaleAfter, DefaultStaleAfter)
 	setDefault(&o.RetentionInterval, atMost(DefaultRetentionInterval, o.Retention))
 	setDefault(&o.GCInterval, DefaultGCInterval)
@@ -266,6 +287,8 @@ func (o Options) Validate() error {
 	check(o.MaxUnflushedBytes < 0 || int64(o.MaxKeyBytes)+int64(o.MaxValueBytes) <= o.MaxUnflushedBytes,
 		"MaxUnflushedBytes (%d) is below MaxKeyBytes + MaxValueBytes (%d): the largest record could never be appended",
 		o.MaxUnflushedBytes, o.MaxKeyBytes+o.MaxValueBytes)
+	atLeast("MaxStateBytes", o.MaxStateBytes, 1)
+	between("MaxProducers", int64(o.MaxProducers), 1, maxProducers)
 	check(o.StaleAfter >= 5*pollInterval, "StaleAfter is %v; it must be at least %v, or a late look at the head makes reads fail", o.StaleAfter, 5*pollInterval)
 	o.validateRetention(check)
 	return errors.Join(errs...)

@@ -28,21 +28,33 @@ func Between(start, end uint64) Range { return Range{Start: start, End: end} }
 // of them works again.
 type LogReader interface {
 	// Scan reads the records of one key within a range, in sequence order. No
-	// work is done before the iterator is used.
+	// work is done before the iterator is used, and none goes on when its loop is
+	// left. While it is used it reads ahead, in other goroutines, under ctx.
 	Scan(ctx context.Context, key []byte, r Range, o ScanOptions) *Iterator
 	// Count returns the exact number of readable records of one key within a
 	// range. It reads indexes, and at most two data blocks a run.
 	Count(ctx context.Context, key []byte, r Range) (uint64, error)
-	// Keys lists distinct keys in byte order, one page at a time.
+	// Keys lists distinct keys in byte order, one page at a time. A replica lists those in its range, and answers
+	// ErrOutOfRange for a prefix of which none can be.
 	Keys(ctx context.Context, o KeysOptions) (KeysPage, error)
 	// Segments lists the segments that overlap o.Range, oldest first, one page
-	// at a time.
+	// at a time. It costs one request for each group of consolidated segments on
+	// the page that is not cached, and none for other segments.
 	Segments(ctx context.Context, o SegmentsOptions) (SegmentsPage, error)
 	// Wait returns nil as soon as a record of key with a sequence in r is readable,
 	// or when the frontier has reached r.End: nothing more can come. It is woken by
 	// the commit, not by a timer. Otherwise it returns ctx's error, ErrClosed,
 	// ErrFenced, or why the records that are there already could not be read.
 	Wait(ctx context.Context, key []byte, r Range) error
+	// Follow returns the records of all the streams: those that are there, then those that come. It does no
+	// I/O. Streams may name a key several times, by prefixes too: its records come once, from the lowest start
+	// of all that cover it. Errors: ErrInvalid (no stream, more than MaxStreams, a key that no log can have), ctx's error,
+	// ErrClosed, ErrFenced. The Follower lives under ctx; close it.
+	Follow(ctx context.Context, streams ...Stream) (*Follower, error)
+	// Cursors lists a consumer's cursors in key order, or those of the given keys.
+	Cursors(ctx context.Context, consumer string, o CursorsOptions) (CursorsPage, error)
+	// Consumers lists who has cursors.
+	Consumers(ctx context.Context, after string, limit int) (ConsumersPage, error)
 	// Frontier is the first sequence that is not yet readable. It never falls.
 	Frontier() uint64
 	// FirstSequence is the oldest sequence that the log still holds: the start of
@@ -74,8 +86,8 @@ type KeysOptions struct {
 	// After selects the keys that sort after it; nil: from the first (the empty
 	// key is a key, so After with a length of 0 skips it).
 	After []byte
-	// Segments [StartSegment, EndSegment) are looked at; EndSegment 0: to the
-	// newest.
+	// Segments [StartSegment, EndSegment) are looked at, whole: one that was merged of
+	// several if it spans any of the ids. EndSegment 0: to the newest.
 	StartSegment, EndSegment uint32
 	// Limit is the size of the page, at most MaxPage; 0: MaxPage.
 	Limit int
@@ -96,7 +108,8 @@ type KeysPage struct {
 type SegmentsOptions struct {
 	// Range selects the segments whose window overlaps it. The zero value is all.
 	Range Range
-	// After selects segments with ids above it.
+	// After selects segments that span an id above it: SegmentInfo.LastID of the last one of the
+	// page before. One that was merged meanwhile may come again, larger; none is left out.
 	After uint32
 	// Limit is the size of the page, at most MaxPage; 0: MaxPage.
 	Limit int
@@ -112,9 +125,10 @@ type SegmentsPage struct {
 // what is readable or still in memory.
 type SegmentInfo struct {
 	ID       uint32
-	Start    uint64 // first sequence of the window
-	End      uint64 // exclusive end of the window; 0 while active
-	Sealed   bool
+	LastID   uint32    // of the newest segment that was merged into it; ID if none was
+	Start    uint64    // first sequence of the window
+	End      uint64    // exclusive end of the window; 0 while active
+	Sealed   bool      // false until the flush is committed that seals it, when End is known already
 	Started  time.Time // timestamp of its first record; zero while it has none
 	SealedAt time.Time // store time; zero while active
 	Records  uint64

@@ -7,16 +7,20 @@ import (
 	"time"
 
 	"github.com/annalsdb/annals/manifest"
+	"github.com/annalsdb/annals/objstore"
 )
 
 // Retention drops the oldest sealed segments, whole, by one edit: no data is read
-// or rewritten. What must hold:
+// or rewritten. Segments in groups go by the line of their group, all at once; only where a
+// group is old enough, or too much, in part, its index is read, which says which
+// segments those are. What must hold:
 //
 //   - A segment's age is the store's time now against the store's time at which it
 //     was sealed; no clock of this machine takes part (F17). The time is asked
 //     before the drop is committed, so nothing is ever dropped early.
 //   - The active segment is never dropped, nor a segment that was merged with
-//     younger ones since it was looked at: the edit refuses both.
+//     younger ones, or a group that was regrouped, since it was looked at: the edit
+//     refuses all three.
 //   - From the view on in which FirstSequence has passed a record, no read returns
 //     it, wherever it still lies: in the memories that are kept for the tip too.
 
@@ -71,6 +75,10 @@ func (db *DB) enforceRetention(ctx context.Context) error {
 	return err
 }
 
+// maxRetentionLooks bounds how often a look is repeated at once because a compactor changed
+// what was to be dropped meanwhile. The next look is due soon anyway.
+const maxRetentionLooks = 3
+
 func (db *DB) dropSegments(ctx context.Context) error {
 	var now time.Time
 	if db.opts.Retention > 0 {
@@ -79,53 +87,172 @@ func (db *DB) dropSegments(ctx context.Context) error {
 			return fmt.Errorf("ask the store's time: %w", err)
 		}
 	}
-	v := db.view.Load()
-	infos := v.segmentInfos()
-	n := db.droppable(v.segments, infos, now)
-	if n == 0 {
-		return nil
+	for range maxRetentionLooks {
+		err := db.dropOnce(ctx, db.view.Load(), now)
+		switch {
+		case errors.Is(err, manifest.ErrGone):
+			continue // merged or regrouped meanwhile, and the view knows
+		case errors.Is(err, manifest.ErrCleanlyClosed):
+			return nil // closing
+		default:
+			return err
+		}
 	}
-	_, err := db.committer.Commit(ctx, manifest.DropSegments(db.epoch, v.segments[n-1].Last()))
-	switch {
-	case errors.Is(err, manifest.ErrGone), errors.Is(err, manifest.ErrCleanlyClosed):
-		return nil // merged meanwhile, and looked at again the next time; or closing
-	case err != nil:
-		return err
-	}
-	db.countDropped(infos[:n])
 	return nil
 }
 
-// droppable returns how many of the oldest segments retention drops. now is the
-// store's time, asked earlier.
-func (db *DB) droppable(segments []*manifest.Segment, infos []SegmentInfo, now time.Time) int {
-	var total uint64
-	for _, info := range infos {
-		total += info.Bytes
+// dropOnce drops what is too old or too much in a view. now is the store's time, asked
+// earlier. manifest.ErrGone says that the view is not the last one.
+func (db *DB) dropOnce(ctx context.Context, v *view, now time.Time) error {
+	d := drop{opts: &db.opts, now: now, left: v.recordBytes()}
+	planned := d.plan(ctx, v.snap.State, db.indexOfGroup)
+	if d.segments == 0 {
+		return planned
 	}
-	for i, s := range segments {
-		old := db.opts.Retention > 0 && now.Sub(time.UnixMilli(s.GetSealTimeMs())) >= db.opts.Retention
-		over := db.opts.RetentionBytes > 0 && total > uint64(db.opts.RetentionBytes)
-		if !s.GetSealed() || !old && !over {
-			return i
+	if _, err := db.committer.Commit(ctx, manifest.DropSegments(db.epoch, d.upTo, d.trimmed)); err != nil {
+		return err
+	}
+	db.countDropped(&d)
+	return planned
+}
+
+// indexOfGroup reads the index of a view's group, past the caches: retention reads an index
+// about as often as it drops a segment.
+func (db *DB) indexOfGroup(ctx context.Context, g *manifest.Group) (*manifest.Index, error) {
+	x, err := uncached(db.store, db.env).index(ctx, g.GetIndex().ID(), int64(g.GetIndexSize()))
+	if errors.Is(err, objstore.ErrNotFound) {
+		if perr := db.poll(ctx); perr != nil {
+			return nil, fmt.Errorf("%w (and the head could not be read: %w)", err, perr)
 		}
-		total -= infos[i].Bytes
+		if _, named := manifest.NamedObjects(db.Head())[g.GetIndex().ID()]; !named {
+			return nil, fmt.Errorf("%w: %w", err, manifest.ErrGone)
+		}
+		err = fmt.Errorf("%w: the manifest names an object that is not there: %w", ErrCorrupt, err)
 	}
-	return len(segments)
+	if err == nil {
+		err = x.Check(g)
+	}
+	return x, err
+}
+
+// drop is what one look at the log found to be dropped.
+type drop struct {
+	opts *Options
+	now  time.Time // by the store
+	left uint64    // record bytes that the log holds without what is dropped
+
+	upTo            uint32          // the last segment to drop
+	trimmed         *manifest.Group // what is left of the group that upTo lies in, or nil
+	segments, bytes uint64          // to drop
+	first           uint64          // sequence of what is left
+}
+
+// old reports whether a segment that was sealed at a time of the store is too old.
+func (d *drop) old(sealMs int64) bool {
+	return d.opts.Retention > 0 && d.now.Sub(time.UnixMilli(sealMs)) >= d.opts.Retention
+}
+
+// over reports whether the log would hold too much after so many bytes more are dropped.
+func (d *drop) over(bytes uint64) bool {
+	return d.opts.RetentionBytes > 0 && d.left-min(bytes, d.left) > uint64(d.opts.RetentionBytes)
+}
+
+// take drops the next segments.
+func (d *drop) take(upTo uint32, segments, bytes, end uint64) {
+	d.upTo, d.first = upTo, end
+	d.segments, d.bytes = d.segments+segments, d.bytes+bytes
+	d.left -= min(bytes, d.left)
+}
+
+// plan takes segments, oldest first, up to the first one that is neither too old nor too much. On
+// an error what it took may be dropped all the same.
+func (d *drop) plan(ctx context.Context, s *manifest.State, index func(context.Context, *manifest.Group) (*manifest.Index, error)) error {
+	for _, g := range s.GetGroups() {
+		if !d.old(g.GetFirstSealTimeMs()) && !d.over(0) {
+			return nil
+		}
+		// Segments are dropped in order, so the last one's age decides for all of them. Its bytes
+		// are not known here, but at most the group's; or there are too many without it.
+		if d.old(g.GetLastSealTimeMs()) || d.over(g.GetBytes()) {
+			d.take(g.GetLastSegment(), uint64(g.GetSegments()), g.GetBytes(), g.GetEndSequence())
+			continue
+		}
+		x, err := index(ctx, g)
+		if err != nil {
+			return fmt.Errorf("look for the segments to drop among %d to %d: %w", g.GetFirstSegment(), g.GetLastSegment(), err)
+		}
+		if whole, err := d.part(g, x); err != nil || !whole {
+			return err
+		}
+	}
+	for _, segment := range s.GetSegments() {
+		if !segment.GetSealed() || !d.old(segment.GetSealTimeMs()) && !d.over(0) {
+			return nil
+		}
+		d.take(segment.Last(), 1, recordBytesOf(segment), segment.GetEndSequence())
+	}
+	return nil
+}
+
+// part takes segments of a group, and reports whether that was all of them.
+func (d *drop) part(g *manifest.Group, x *manifest.Index) (whole bool, err error) {
+	next := *d
+	from, to := x.Live(g)
+	i := from
+	for ; i < to; i++ {
+		listed := x.Segment(i)
+		segment := listed.GetSegment()
+		if !d.old(segment.GetSealTimeMs()) && !next.over(0) {
+			break
+		}
+		next.take(segment.Last(), 1, listed.GetBytes(), segment.GetEndSequence())
+	}
+	if i == from {
+		return false, nil
+	}
+	if i < to {
+		if next.trimmed, err = x.Trim(g, next.upTo); err != nil {
+			return false, err
+		}
+	}
+	*d = next
+	return i == to, nil
+}
+
+// recordBytes returns the record bytes of the whole log: those of runs and those of
+// memories that are not in runs yet.
+func (v *view) recordBytes() (n uint64) {
+	s := v.snap.State
+	for _, g := range s.GetGroups() {
+		n += g.GetBytes()
+	}
+	for _, segment := range s.GetSegments() {
+		n += recordBytesOf(segment)
+	}
+	for _, m := range v.memories {
+		if m.start >= s.GetFlushedEnd() {
+			n += uint64(m.table.DataBytes())
+		}
+	}
+	return n
+}
+
+func recordBytesOf(segment *manifest.Segment) (n uint64) {
+	for _, r := range segment.GetRuns() {
+		for _, t := range r.GetTables() {
+			n += t.GetBytes()
+		}
+	}
+	return n
 }
 
 // countDropped counts segments that are gone.
-func (db *DB) countDropped(segments []SegmentInfo) {
-	var bytes uint64
-	for _, s := range segments {
-		bytes += s.Bytes
-	}
+func (db *DB) countDropped(d *drop) {
 	db.mu.Lock()
-	db.stats.segmentsDropped += uint64(len(segments))
-	db.stats.bytesDropped += bytes
+	db.stats.segmentsDropped += d.segments
+	db.stats.bytesDropped += d.bytes
 	db.mu.Unlock()
-	db.opts.Logger.Info("retention dropped segments",
-		"segments", len(segments), "bytes", bytes, "first_sequence", segments[len(segments)-1].End)
+	db.opts.Logger.Info("retention dropped segments", "segments", d.segments, "bytes", d.bytes, "first_sequence", d.first)
 }
 
 // withoutDropped returns the memories of a new view without those that lie in

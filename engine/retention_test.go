@@ -214,9 +214,10 @@ func TestScanAcrossADrop(t *testing.T) {
 	simulated(t, func(t *testing.T, r *garbageRig) {
 		o := r.options()
 		o.Retention, o.RecentBytes, o.MemtableBytes, o.SegmentBytes = time.Hour, 1, 1<<30, 1<<30
+		o.TableBytes = 64 << 20
 		db := r.open(o)
 		big := strings.Repeat("x", chunkBytes/2+1)
-		r.segment(db, "a1"+big, "a2"+big, "a3"+big, "a4"+big) // a chunk holds two
+		r.segment(db, "a1"+big, "a2"+big, "a3"+big, "a4"+big) // a chunk of a table holds two
 		elapse(10 * time.Minute)
 		r.segment(db, "b1"+big)
 		mustAppend(t, db, record("k", "c1"))

@@ -5,12 +5,10 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-
-	"github.com/annalsdb/annals/sst"
 )
 
 // A scan is read in chunks, each from a fresh view at the scan's cursor: a long
-// scan pins no old view (I7) and holds at most one chunk.
+// scan pins no old view (I7) and holds at most one chunk, and what it has read ahead.
 const (
 	chunkRecords = 4096
 	chunkBytes   = 1 << 20
@@ -30,7 +28,8 @@ type Iterator struct {
 	returned int   // records yielded
 	bytes    int64 // their values' bytes
 	finished bool
-	quiet    bool // not a user's scan: not counted
+	quiet    bool  // not a user's scan: not counted
+	walk     *walk // over what is not in memory; nil: none under way
 	err      error
 }
 
@@ -45,6 +44,7 @@ func (c *core) Scan(ctx context.Context, key []byte, r Range, o ScanOptions) *It
 // to change.
 func (it *Iterator) All() iter.Seq[Record] {
 	return func(yield func(Record) bool) {
+		defer it.endWalk()
 		for !it.finished {
 			chunk, last := it.fill()
 			for i := range chunk {
@@ -94,7 +94,11 @@ func (it *Iterator) fill() (chunk []Record, last bool) {
 	if !it.started {
 		it.started = true
 		it.rng.End = min(it.rng.End, it.c.frontier.Load())
-		if err := it.o.validate(); err != nil {
+		err := it.o.validate()
+		if err == nil {
+			err = it.c.checkKey(it.key)
+		}
+		if err != nil {
 			it.err = err
 			return nil, true
 		}
@@ -118,7 +122,9 @@ func (it *Iterator) fill() (chunk []Record, last bool) {
 	var drained bool
 	chunk = make([]Record, 0, min(want.records, firstChunk))
 	err := it.c.withView(it.ctx, func(v *view) (err error) {
-		chunk, drained, err = it.c.scanForward(it.ctx, v, it.key, it.rng, it.since(), want, chunk[:0])
+		if chunk, drained, err = it.forward(v, want, chunk[:0]); err != nil {
+			it.endWalk() // the next one begins at the cursor
+		}
 		return err
 	})
 	if err != nil {
@@ -128,6 +134,13 @@ func (it *Iterator) fill() (chunk []Record, last bool) {
 	return chunk, drained
 }
 
+func (it *Iterator) endWalk() {
+	if it.walk != nil {
+		it.walk.end()
+		it.walk = nil
+	}
+}
+
 // fillLast reads the newest records of the range, oldest first.
 func (it *Iterator) fillLast() (chunk []Record, last bool) {
 	want := wanted{records: it.o.Last, bytes: it.o.MaxBytes}
@@ -135,7 +148,8 @@ func (it *Iterator) fillLast() (chunk []Record, last bool) {
 		want.bytes = 1<<63 - 1
 	}
 	err := it.c.withView(it.ctx, func(v *view) (err error) {
-		chunk, err = it.c.scanBackward(it.ctx, v, it.key, it.rng, it.since(), want, chunk[:0])
+		chunk, err = it.backward(v, want, chunk[:0])
+		it.endWalk()
 		return err
 	})
 	if err != nil {
@@ -146,8 +160,10 @@ func (it *Iterator) fillLast() (chunk []Record, last bool) {
 	return chunk, true
 }
 
+// since returns the lowest timestamp of a record that is still to come. Timestamps
+// never fall as sequences rise: once there was a record, they are all at or after it.
 func (it *Iterator) since() int64 {
-	if it.o.Since.IsZero() {
+	if it.o.Since.IsZero() || it.returned > 0 {
 		return minTimestamp
 	}
 	ms := it.o.Since.UnixMilli()
@@ -178,49 +194,49 @@ func (w wanted) met(recs []Record, bytes int64) bool {
 	return len(recs) >= w.records || (len(recs) > 0 && bytes >= w.bytes)
 }
 
-// scanForward appends records of the key within rng, in order, until the range
-// is drained, which it reports, or the chunk is full.
+// forward appends records of the key from the cursor on, in order, until the range
+// is drained, which it reports, or the chunk is full, or it has some and the next ones have to
+// be waited for.
 //
-// Runs are in sequence order and disjoint (I5), so that reading a key never
-// merges: it concatenates.
-func (c *core) scanForward(ctx context.Context, v *view, key []byte, rng Range, since int64, want wanted, dst []Record) ([]Record, bool, error) {
+// Groups, runs and memories are in sequence order and disjoint (I5), so that reading a
+// key never merges: it concatenates.
+func (it *Iterator) forward(v *view, want wanted, dst []Record) ([]Record, bool, error) {
+	since := it.since()
 	var bytes int64
-	onDisk := v.onDisk(rng)
-	for _, run := range v.runsIn(onDisk) {
-		for j := range run.tables {
-			t := &run.tables[j]
-			if !t.overlaps(onDisk) || t.lastTime < since {
-				continue
-			}
-			var err error
-			n := len(dst)
-			dst, bytes, err = c.scanTable(ctx, t, key, onDisk, since, want, dst, bytes)
-			if err != nil {
-				return dst, false, tableError(t, err)
-			}
-			if len(dst) > n && t.firstTime < since {
-				since = minTimestamp // later records are all at or after it
-			}
-			if want.met(dst, bytes) {
-				return dst, false, nil
-			}
+	w, err := it.walkIn(v, since)
+	if err != nil {
+		return dst, false, err
+	}
+	for w != nil {
+		rec, at, err := w.next(len(dst) > 0)
+		if err != nil || at == atPause {
+			return dst, false, err
+		}
+		if at == atEnd {
+			break
+		}
+		dst = append(dst, rec)
+		bytes += int64(len(rec.Value))
+		since = minTimestamp
+		if want.met(dst, bytes) {
+			return dst, false, nil
 		}
 	}
-	for i := v.memoriesFrom(rng.Start); i < len(v.memories); i++ {
-		r := v.memoryRange(i, rng)
+	for i := v.memoriesFrom(it.rng.Start); i < len(v.memories); i++ {
+		r := v.memoryRange(i, it.rng)
 		if r.Empty() {
 			continue
 		}
 		table := v.memories[i].table
 		if since != minTimestamp {
-			seq, ok := table.SeekTimestamp(key, r, since)
+			seq, ok := table.SeekTimestamp(it.key, r, since)
 			if !ok {
 				continue
 			}
 			r.Start, since = seq, minTimestamp
 		}
 		n := len(dst)
-		dst = table.Scan(dst, key, r, want.records-n, want.bytes-bytes)
+		dst = table.Scan(dst, it.key, r, want.records-n, want.bytes-bytes)
 		for k := n; k < len(dst); k++ {
 			bytes += int64(len(dst[k].Value))
 		}
@@ -231,37 +247,26 @@ func (c *core) scanForward(ctx context.Context, v *view, key []byte, rng Range, 
 	return dst, true, nil
 }
 
-// scanTable appends the key's records of one table.
-func (c *core) scanTable(ctx context.Context, t *viewTable, key []byte, rng Range, since int64, want wanted, dst []Record, bytes int64) ([]Record, int64, error) {
-	reader, err := c.tableFor(ctx, t, key) // Scan looks at the filter
-	if err != nil || reader == nil {
-		return dst, bytes, err
+// walkIn returns the walk over what groups and runs of the view hold from the cursor on: that of the
+// chunk before, if it saw the same version, else a new one; nil if memory has everything.
+func (it *Iterator) walkIn(v *view, since int64) (*walk, error) {
+	if v.onDisk(it.rng).Empty() {
+		it.endWalk()
+		return nil, nil
 	}
-	if since > t.firstTime {
-		seq, ok, err := reader.SeekTimestamp(ctx, key, rng, since)
-		if err != nil || !ok {
-			return dst, bytes, err
-		}
-		rng.Start = seq
+	if it.walk != nil && it.walk.of(v) {
+		return it.walk, it.c.checkFresh()
 	}
-	it := reader.Scan(key, rng, sst.Hint{Records: want.records - len(dst), Bytes: want.bytes - bytes})
-	for {
-		rec, ok, err := it.Next(ctx)
-		if err != nil || !ok {
-			return dst, bytes, err
-		}
-		dst = append(dst, rec)
-		bytes += int64(len(rec.Value))
-		if want.met(dst, bytes) {
-			return dst, bytes, nil
-		}
-	}
+	it.endWalk()
+	it.walk = it.newWalk(v, since, false)
+	return it.walk, nil
 }
 
-// scanBackward appends the newest records of the key within rng, newest first.
+// backward appends the newest records of the key within the range, newest first.
 // It stops before the record with which the values would exceed want.bytes, but
 // appends at least one.
-func (c *core) scanBackward(ctx context.Context, v *view, key []byte, rng Range, since int64, want wanted, dst []Record) ([]Record, error) {
+func (it *Iterator) backward(v *view, want wanted, dst []Record) ([]Record, error) {
+	since := it.since()
 	var bytes int64
 	// add reports whether the scan goes on behind rec.
 	add := func(rec Record) bool {
@@ -273,45 +278,25 @@ func (c *core) scanBackward(ctx context.Context, v *view, key []byte, rng Range,
 		return len(dst) < want.records
 	}
 	for i := len(v.memories) - 1; i >= 0; i-- {
-		r := v.memoryRange(i, rng)
+		r := v.memoryRange(i, it.rng)
 		if r.Empty() {
 			continue
 		}
-		for _, rec := range v.memories[i].table.ScanBackward(nil, key, r, want.records-len(dst), max(want.bytes-bytes, want.bytes-bytes+1)) {
+		for _, rec := range v.memories[i].table.ScanBackward(nil, it.key, r, want.records-len(dst), max(want.bytes-bytes, want.bytes-bytes+1)) {
 			if !add(rec) {
 				return dst, nil
 			}
 		}
 	}
-	onDisk := v.onDisk(rng)
-	for _, run := range slices.Backward(v.runsIn(onDisk)) {
-		for j := len(run.tables) - 1; j >= 0; j-- {
-			t := &run.tables[j]
-			if !t.overlaps(onDisk) || t.lastTime < since {
-				continue // a table of a run says nothing about the others: they hold other keys
-			}
-			goOn, err := c.scanTableBackward(ctx, t, key, onDisk, want.records-len(dst), add)
-			if err != nil || !goOn {
-				return dst, tableError(t, err)
-			}
-		}
+	if v.onDisk(it.rng).Empty() {
+		return dst, nil
 	}
-	return dst, nil
-}
-
-func (c *core) scanTableBackward(ctx context.Context, t *viewTable, key []byte, rng Range, records int, add func(Record) bool) (goOn bool, err error) {
-	reader, err := c.tableFor(ctx, t, key) // ScanBackward looks at the filter
-	if err != nil || reader == nil {
-		return true, err
-	}
-	it := reader.ScanBackward(key, rng, sst.Hint{Records: records})
+	it.walk = it.newWalk(v, since, true)
+	it.walk.records, it.walk.bytes = len(dst), bytes
 	for {
-		rec, ok, err := it.Next(ctx)
-		if err != nil || !ok {
-			return true, err
-		}
-		if !add(rec) {
-			return false, nil
+		rec, at, err := it.walk.next(false)
+		if err != nil || at == atEnd || !add(rec) {
+			return dst, err
 		}
 	}
 }

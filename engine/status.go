@@ -3,6 +3,7 @@ package engine
 import (
 	"time"
 
+	"github.com/annalsdb/annals/compaction"
 	"github.com/annalsdb/annals/manifest"
 )
 
@@ -20,19 +21,29 @@ type Status struct {
 	First      uint64 // the oldest sequence that the log holds
 
 	ManifestVersion uint64
-	Segments        int
+	Groups          int // of consolidated segments
+	Segments        int // in groups and not
 	Runs            int
 	Tables          int
 	StoredBytes     uint64 // of all tables
 	ObsoleteObjects int    // no longer in the log, kept for their grace
 	ObsoleteBytes   uint64 // of these
 
-	UnflushedBytes int64         // record bytes that are not in runs
+	UnflushedBytes int64         // record bytes, and bytes of changes of the small state, that are not in runs
 	MemtableBytes  int64         // heap of the memtables: active, being flushed, kept
 	WALPending     int           // WAL objects that are not yet durable
 	Followers      int64         // reads that wait for a record
+	CacheBytes     int64         // of the memory cache
 	DiskCacheBytes int64         // of the files in the disk cache
 	HeadAge        time.Duration // since the request that last proved the view current
+
+	Consumers  int    // that have cursors
+	Cursors    int    // of all consumers
+	Producers  int    // remembered
+	StateBytes int64  // heap of the three
+	StateSize  uint64 // bytes of the state objects in force
+
+	ReplicaStatus
 
 	Counters
 }
@@ -46,6 +57,9 @@ type Counters struct {
 	WALRetries, WALHedges          uint64
 	Flushes, FlushedBytes          uint64 // runs written, bytes of their tables
 	FlushFailures                  uint64 // failed store calls of flushes, all retried
+	StateObjects, StateObjectBytes uint64 // state objects written by flushes, and their bytes
+	Conflicts                      uint64 // appends refused because the log was not as they expected
+	Repeats                        uint64 // appends of a producer that were there already
 	Seals                          uint64
 	Commits                        uint64 // MANIFEST versions adopted
 	CacheHits, CacheMisses         uint64
@@ -69,19 +83,51 @@ type Counters struct {
 // Status returns a consistent picture; it costs no I/O.
 func (db *DB) Status() Status {
 	v := db.view.Load()
-	s := Status{
-		Store:           db.store.String(),
-		LogID:           db.ident.LogID,
-		Epoch:           db.epoch,
-		Recovered:       db.recovered,
-		Frontier:        db.frontier.Load(),
-		FlushedEnd:      v.snap.State.GetFlushedEnd(),
-		First:           v.first,
-		ManifestVersion: v.snap.State.GetVersion(),
-		Segments:        len(v.segments),
-		Runs:            len(v.runs),
-		Followers:       db.followers.waiting.Load(),
-		HeadAge:         db.env.Elapsed() - time.Duration(db.proved.Load()),
+	s := Status{Store: db.store.String(), LogID: db.ident.LogID, Epoch: db.epoch, Recovered: db.recovered}
+	compacting := db.compacting(v.snap.State)
+	wal := db.uploader.Stats()
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	s.Next, s.Durable = db.next, db.durable
+	s.UnflushedBytes = db.unflush
+	s.Consumers, s.Cursors, s.Producers = db.small.tables.Counts()
+	s.StateBytes = db.small.tables.Bytes()
+	s.WALPending = len(db.submitted) + len(db.cuts)
+	c := db.stats
+	s.Counters = Counters{
+		AppendedRecords: c.appendedRecords, AppendedBytes: c.appendedBytes,
+		Overloaded: c.overloaded,
+		WALObjects: c.walObjects, WALBytes: c.walBytes,
+		WALRetries: wal.Retries, WALHedges: wal.Hedges,
+		Flushes: c.flushes, FlushedBytes: c.flushedBytes, FlushFailures: c.flushFailures,
+		StateObjects: c.stateObjects, StateObjectBytes: c.stateObjectBytes,
+		Conflicts: c.conflicts, Repeats: c.repeats,
+		Seals: c.seals, Commits: c.commits,
+		Compaction:      compacting,
+		SegmentsDropped: c.segmentsDropped, BytesDropped: c.bytesDropped, RetentionFailures: c.retentionFailures,
+		Collected: c.collected, Collections: c.collections, Sweeps: c.sweeps, CollectFailures: c.collectFailures,
+	}
+	db.report(v, &s)
+	return s
+}
+
+// report fills in what a writer and a replica tell alike.
+func (c *core) report(v *view, s *Status) {
+	s.Frontier = c.frontier.Load()
+	s.FlushedEnd = v.snap.State.GetFlushedEnd()
+	s.First = v.first
+	s.StateSize = v.snap.State.GetStateSize() + v.snap.State.GetStateChangesSize()
+	s.ManifestVersion = v.snap.State.GetVersion()
+	s.StateSize = v.snap.State.GetStateSize() + v.snap.State.GetStateChangesSize()
+	s.Groups, s.Segments, s.Runs = len(v.groups), len(v.segments), len(v.runs)
+	s.Followers = c.followers.waiting.Load()
+	s.HeadAge = c.headAge()
+	for i := range v.groups {
+		g := v.groups[i].line
+		s.Segments += int(g.GetSegments())
+		s.Runs += int(g.GetSegments()) // of one run each
+		s.Tables += int(g.GetTables())
+		s.StoredBytes += g.GetStoredBytes()
 	}
 	for i := range v.runs {
 		s.Tables += len(v.runs[i].tables)
@@ -96,31 +142,23 @@ func (db *DB) Status() Status {
 	for _, m := range v.memories {
 		s.MemtableBytes += m.table.Bytes()
 	}
-	wal := db.uploader.Stats()
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	s.Next, s.Durable = db.next, db.durable
-	s.UnflushedBytes = db.unflush
-	s.WALPending = len(db.submitted) + len(db.cuts)
-	c := db.stats
-	s.Counters = Counters{
-		AppendedRecords: c.appendedRecords, AppendedBytes: c.appendedBytes,
-		Overloaded:     c.overloaded,
-		ScannedRecords: db.scannedRecords.Load(), ScannedBytes: db.scannedBytes.Load(),
-		WALObjects: c.walObjects, WALBytes: c.walBytes,
-		WALRetries: wal.Retries, WALHedges: wal.Hedges,
-		Flushes: c.flushes, FlushedBytes: c.flushedBytes, FlushFailures: c.flushFailures,
-		Seals: c.seals, Commits: c.commits,
-		CacheHits: db.tables.cache.hits.Load(), CacheMisses: db.tables.cache.misses.Load(),
-		TableReads: db.tables.gets.Load(), TableReadBytes: db.tables.bytes.Load(),
-		SegmentsDropped: c.segmentsDropped, BytesDropped: c.bytesDropped, RetentionFailures: c.retentionFailures,
-		Collected: c.collected, Collections: c.collections, Sweeps: c.sweeps, CollectFailures: c.collectFailures,
-	}
-	db.tables.report(&s)
+	s.CacheBytes = int64(c.tables.cache.meta.WeightedSize() + c.tables.cache.data.WeightedSize())
+	s.ScannedRecords, s.ScannedBytes = c.scannedRecords.Load(), c.scannedBytes.Load()
+	s.CacheHits, s.CacheMisses = c.tables.cache.hits.Load(), c.tables.cache.misses.Load()
+	s.TableReads, s.TableReadBytes = c.tables.gets.Load(), c.tables.bytes.Load()
+	c.tables.report(s)
+}
+
+// compacting returns what this process knows of compaction. The debt is planned here
+// unless this process is the compactor, so that it shows when nobody is.
+func (db *DB) compacting(s *manifest.State) (c CompactionCounters) {
 	if db.compactor != nil {
-		s.Compaction = db.compactor.snapshot()
+		c = db.compactor.snapshot()
 	}
-	return s
+	if !c.Working {
+		c.Debt = debtOf(compaction.Plan(s, db.opts.compactionLimits()))
+	}
+	return c
 }
 
 // Head returns the state of the MANIFEST that reads use now. It must not be

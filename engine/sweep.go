@@ -33,7 +33,7 @@ type walkCursor struct {
 	kind     int           // of walkKinds, the one at hand; len(walkKinds): only leftovers remain
 	after    string        // the last name that was looked at
 
-	named        map[base.ObjectID]struct{} // by version namedVersion
+	namer        *namer // of version namedVersion
 	namedVersion uint64
 }
 
@@ -56,6 +56,21 @@ type uploadAborter interface {
 // grace is over. An upload of the current epoch, which may be about to be
 // committed, is left alone. It does not matter whether the process that sweeps still
 // is the writer: the version that it read is what counts.
+//
+// A version also names the tables that its indexes list, in the live range of a group or in an
+// obsolete range. The argument holds for them too:
+//
+//   - Regrouping, the edit that puts an index in force, begins to name one object only: the
+//     index, which is of the compactor's epoch. The tables that it lists are those of its
+//     inputs, which the version before named itself or by another index, and they stay named by the
+//     same edit. Dropping moves segments from a group's range to an obsolete one of the
+//     same index. So a table is named by every version from the commit of its run to the one
+//     that forgets it, which comes after its deletion.
+//   - What an index lists never changes, so it may be read after the MANIFEST, at any time. That it is
+//     still there is not needed: where an index or a list cannot be read, or is not what
+//     it should be, everything that it may list counts as named.
+//   - One list is looked at for one table: that of the segment in the table's name, in the range
+//     that spans it. A table is listed nowhere else; a list that says otherwise is damage.
 func (c *collector) sweep(ctx context.Context, full bool, got *Collected) error {
 	w := &c.walk
 	now := c.db.env.Elapsed()
@@ -71,17 +86,18 @@ func (c *collector) sweep(ctx context.Context, full bool, got *Collected) error 
 		if !full && page == maxWalkPages {
 			return errors.Join(errs...)
 		}
-		if err := c.sweepPage(ctx, got); err != nil {
+		done, err := c.sweepPage(ctx, got)
+		if err != nil {
 			errs = append(errs, fmt.Errorf("sweep: %w", err))
-			if !partly(err) {
-				return errors.Join(errs...) // the next round begins with this page
-			}
+		}
+		if !done {
+			return errors.Join(errs...) // the next round begins with this page
 		}
 	}
 	if err := c.leftovers(ctx, got); err != nil {
 		return errors.Join(append(errs, fmt.Errorf("sweep: %w", err))...)
 	}
-	w.underWay, w.named = false, nil
+	w.underWay, w.namer = false, nil
 	c.db.mu.Lock()
 	c.db.stats.sweeps++
 	c.db.mu.Unlock()
@@ -89,72 +105,108 @@ func (c *collector) sweep(ctx context.Context, full bool, got *Collected) error 
 }
 
 // sweepPage looks at the next page of the walk. The cursor moves on when all of the
-// page is dealt with, or the store refused single names, which the next walk tries again.
-func (c *collector) sweepPage(ctx context.Context, got *Collected) error {
+// page is dealt with. Single names that the store refused to delete, and damaged indexes, do
+// not hold it up: the next walk tries them again.
+func (c *collector) sweepPage(ctx context.Context, got *Collected) (done bool, err error) {
 	w := &c.walk
 	page, err := c.db.store.List(ctx, base.ObjectPrefix(tree, walkKinds[w.kind]), w.after, 0)
 	if err != nil {
-		return err
+		return false, err
 	}
-	// Most pages hold nothing to delete, as the version at hand already tells.
-	names := c.orphans(page, c.db.Head())
-	if len(names) > 0 {
-		snap, err := c.head(ctx)
-		if err != nil {
-			return err
-		}
-		names = c.orphans(page, snap.State)
+	names, damage, err := c.orphans(ctx, page)
+	if err != nil {
+		return false, errors.Join(damage, err)
 	}
 	n, err := c.deleteCounted(ctx, names)
 	got.Orphans += n
 	if err != nil && !partly(err) {
-		return err
+		return false, errors.Join(damage, err)
 	}
 	if page.More && len(page.Entries) > 0 {
 		w.after = page.Entries[len(page.Entries)-1].Name
 	} else {
 		w.kind, w.after = w.kind+1, ""
 	}
-	return err
+	return true, errors.Join(damage, err)
 }
 
-// orphans returns the objects of a page that belong to a passed epoch and are not
-// named by the state. While groups, ranges of their segments, or pins name objects that are
-// listed elsewhere, nothing is known to be unnamed.
-func (c *collector) orphans(page objstore.Page, s *manifest.State) (names []string) {
-	if len(s.GetGroups()) > 0 || len(s.GetPins()) > 0 {
-		return nil
-	}
-	for _, o := range s.GetObsolete() {
-		if o.GetSegmentsOnly() {
-			return nil
-		}
-	}
+// orphans returns the objects of a page that belong to a passed epoch and are not named by a
+// version that was read after the page. Damage is what kept it from knowing what some
+// ranges of segments name: nothing of those is returned.
+func (c *collector) orphans(ctx context.Context, page objstore.Page) (names []string, damage, err error) {
+	ids := make([]base.ObjectID, 0, len(page.Entries))
 	for _, e := range page.Entries {
-		id, ok := base.ParseObjectName(e.Name)
-		if !ok || id.Tree != tree {
-			continue // not ours: leave it
+		if id, ok := base.ParseObjectName(e.Name); ok && id.Tree == tree { // else not ours: leave it
+			ids = append(ids, id)
 		}
-		current := s.GetWriter().GetEpoch()
-		if id.Role == base.RoleCompactor {
-			current = s.GetCompactor().GetEpoch()
+	}
+	// Most pages hold nothing to delete, as the version at hand already tells.
+	var errs []error
+	ids, damage, err = c.unnamed(ctx, ids, c.db.Head())
+	if len(ids) > 0 && err == nil {
+		errs = append(errs, damage)
+		var snap *manifest.Snapshot
+		if snap, err = c.head(ctx); err == nil {
+			ids, damage, err = c.unnamed(ctx, ids, snap.State)
 		}
-		if id.Epoch >= current {
+	}
+	damage = errors.Join(append(errs, damage)...)
+	if err != nil {
+		return nil, damage, err
+	}
+	for _, id := range ids {
+		names = append(names, id.Name())
+	}
+	return names, damage, nil
+}
+
+// unnamed returns those of a page's objects that belong to a passed epoch and that the state does not
+// name. While something is pinned nothing is known to be unnamed: a pin keeps what its own
+// copy of a manifest names.
+func (c *collector) unnamed(ctx context.Context, page []base.ObjectID, s *manifest.State) (ids []base.ObjectID, damage, err error) {
+	if len(s.GetPins()) > 0 {
+		return nil, nil, nil
+	}
+	n := c.namerOf(s)
+	known := len(n.damage)
+	for _, id := range page {
+		if !passed(s, id) {
 			continue
 		}
-		if _, named := c.walk.namedBy(s)[id]; !named {
-			names = append(names, e.Name)
+		named, err := n.names(ctx, id)
+		if err != nil {
+			return nil, errors.Join(n.damage[known:]...), err
+		}
+		if !named {
+			ids = append(ids, id)
 		}
 	}
-	return names
+	return ids, errors.Join(n.damage[known:]...), nil
 }
 
-// namedBy returns what a version names; it is kept for the pages to come.
-func (w *walkCursor) namedBy(s *manifest.State) map[base.ObjectID]struct{} {
-	if w.named == nil || w.namedVersion != s.GetVersion() {
-		w.named, w.namedVersion = manifest.NamedObjects(s), s.GetVersion()
+// passed reports whether an object's name carries an epoch below the current one of its role:
+// nobody can commit it any more.
+func passed(s *manifest.State, id base.ObjectID) bool {
+	if id.Role == base.RoleCompactor {
+		return id.Epoch < s.GetCompactor().GetEpoch()
 	}
-	return w.named
+	return id.Epoch < s.GetWriter().GetEpoch()
+}
+
+// namerOf returns what tells which objects a version names; it is kept for the pages to come.
+// What it read of an index holds for all versions.
+func (c *collector) namerOf(s *manifest.State) *namer {
+	w := &c.walk
+	if w.namer != nil && w.namedVersion == s.GetVersion() {
+		return w.namer
+	}
+	next := newNamer(uncached(c.db.store, c.db.env), s)
+	if old := w.namer; old != nil {
+		next.lists, next.part, next.named = old.lists, old.part, old.named
+		next.broken, next.damage = old.broken, old.damage
+	}
+	w.namer, w.namedVersion = next, s.GetVersion()
+	return next
 }
 
 // leftovers deletes old probe objects and unfinished uploads.

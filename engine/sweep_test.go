@@ -13,6 +13,7 @@ import (
 	"github.com/annalsdb/annals/manifest"
 	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/objstore/fault"
+	"github.com/annalsdb/annals/state"
 )
 
 // F24, F52: the collector runs between an upload and its commit.
@@ -102,9 +103,12 @@ func tableOf(run *manifest.Run, id base.ObjectID) *manifest.Table {
 // The sweep goes by a MANIFEST that was read behind the listing, not by what it knew.
 func TestF52SweepReadsTheHeadBehindTheListing(t *testing.T) {
 	simulated(t, func(t *testing.T, r *garbageRig) {
+		r.open(r.manualOptions()).crash()
 		db := r.open(r.manualOptions())
-		id := base.ObjectID{Tree: tree, Kind: base.KindState, Role: base.RoleWriter, ULID: base.SystemEnv().NewULID()}
-		r.put(id.Name(), 10)
+		id := base.ObjectID{Tree: tree, Kind: base.KindState, Role: base.RoleWriter, Epoch: 1, ULID: base.SystemEnv().NewULID()}
+		body := state.New(state.Limits{}).EncodeBase(id.ULID)
+		_, err := r.witness.Put(t.Context(), id.Name(), body, objstore.PutOptions{})
+		require.NoError(t, err)
 		r.rule(func(_ context.Context, op fault.Op) fault.Plan {
 			if op.Kind != fault.List || op.Name != base.ObjectPrefix(tree, base.KindState) {
 				return fault.Plan{}
@@ -114,7 +118,7 @@ func TestF52SweepReadsTheHeadBehindTheListing(t *testing.T) {
 				require.NoError(t, err)
 				_, err = manifest.CommitOne(t.Context(), manifest.CommitterOptions{Store: r.witness, Env: db.env, Start: snap},
 					manifest.Edit{Name: "name it", Apply: func(s *manifest.State) error {
-						s.State, s.StatePosition = manifest.RefOf(id), s.Position
+						s.State, s.StatePosition, s.StateSize = manifest.RefOf(id), s.Position, uint64(len(body))
 						return nil
 					}})
 				return err
@@ -197,8 +201,9 @@ func TestF38ManyNames(t *testing.T) {
 	})
 }
 
-// What is named elsewhere than in the MANIFEST is not taken for garbage.
-func TestPinsAndIndexesAreLeftAlone(t *testing.T) {
+// What a pin may name, and objects of other trees, are not taken for garbage. An index of which no segment
+// is listed goes like any other object.
+func TestPinsAndOtherTreesAreLeftAlone(t *testing.T) {
 	index := base.ObjectID{Tree: tree, Kind: base.KindIndex, Role: base.RoleCompactor, ULID: base.SystemEnv().NewULID()}
 	pin := base.ObjectID{Tree: tree, Kind: base.KindPin, Role: base.RoleWriter, Epoch: 1, ULID: base.SystemEnv().NewULID()}
 	for name, c := range map[string]struct {
@@ -208,10 +213,7 @@ func TestPinsAndIndexesAreLeftAlone(t *testing.T) {
 		"pin": {func(s *manifest.State) { s.Pins = []*manifest.Pin{{Ref: manifest.RefOf(pin)}} }, Collected{Probes: 1}},
 		"index": {func(s *manifest.State) {
 			s.Obsolete = append(s.Obsolete, &manifest.Obsolete{Ref: manifest.RefOf(index), SinceMs: 1})
-		}, Collected{Obsolete: 3, Orphans: 3, Probes: 1}},
-		"segments of an index": {func(s *manifest.State) {
-			s.Obsolete = append(s.Obsolete, &manifest.Obsolete{Ref: manifest.RefOf(index), SegmentsOnly: true, FirstSegment: 1, LastSegment: 1, SinceMs: 1})
-		}, Collected{Obsolete: 3, Probes: 1}},
+		}, Collected{Obsolete: 4, Orphans: 3, Probes: 1}},
 		"another tree": {func(s *manifest.State) {
 			id := orphan(base.RoleWriter, 1)
 			id.Tree = 7
@@ -221,6 +223,12 @@ func TestPinsAndIndexesAreLeftAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			simulated(t, func(t *testing.T, r *garbageRig) {
 				db, _, _, _ := r.garbage(r.manualOptions())
+				if name == "pin" {
+					head, err := r.store.Get(t.Context(), base.ManifestName(tree), objstore.GetOptions{})
+					require.NoError(t, err)
+					_, err = r.store.Put(t.Context(), pin.Name(), head.Body, objstore.PutOptions{})
+					require.NoError(t, err)
+				}
 				_, err := db.committer.Commit(t.Context(), manifest.Edit{Name: "test", Apply: func(s *manifest.State) error {
 					c.change(s)
 					return nil

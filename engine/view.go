@@ -8,6 +8,7 @@ import (
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/manifest"
 	"github.com/annalsdb/annals/memtable"
+	"github.com/annalsdb/annals/state"
 )
 
 // memory is a memtable and the interval of sequences and WAL objects that it
@@ -18,27 +19,35 @@ import (
 type memory struct {
 	table   *memtable.Table
 	segment uint32
-	start   uint64       // every earlier sequence is in an older memory or a run
-	end     uint64       // set when frozen
-	from    manifest.Pos // WAL position at which its records begin
-	to      manifest.Pos // set when frozen: WAL position after its last record
-	seal    bool         // set when frozen: the segment ends with it
-	heap    int64        // set when frozen: what the table occupies
-	bytes   int64        // record bytes
+	start   uint64        // every earlier sequence is in an older memory or a run
+	end     uint64        // set when frozen
+	from    manifest.Pos  // WAL position at which its records begin
+	to      manifest.Pos  // set when frozen: WAL position after its last record
+	seal    bool          // set when frozen: the segment ends with it
+	heap    int64         // set when frozen: what the table occupies
+	bytes   int64         // record bytes, and changes
+	changes int64         // bytes of the changes of the small state in its WAL objects; 0: none
+	state   *state.Tables // set when frozen, if there are changes: the small state at to
+	marks   *marks        // of a replica's memory; nil: it is the writer's
 }
 
-// view is one consistent state of the log: the runs of a manifest version and
-// the memories that continue them. It is immutable (the active memory's table
+// empty reports whether nothing was added: then no WAL object is its own.
+func (m *memory) empty() bool { return m.table.Empty() && m.changes == 0 }
+
+// view is one consistent state of the log: the groups and runs of a manifest version
+// and the memories that continue them. It is immutable (the active memory's table
 // grows, but only above any frontier that was read before the view).
 //
-// Invariants: runs are in sequence order and disjoint (I5); memories are in
+// Invariants: groups, then runs, are in sequence order and disjoint (I5); memories are in
 // sequence order, adjacent, and together cover [memStart, infinity); every
-// sequence below memStart that is readable is in a run of the view. No run and no
-// memory reaches below first: reads never return what retention dropped.
+// sequence below memStart that is readable is in a segment of a group or in a run of the
+// view. No group, no run and no memory reaches below first: reads never return what
+// retention dropped.
 type view struct {
 	snap     *manifest.Snapshot
+	groups   []viewGroup
 	runs     []viewRun
-	segments []*manifest.Segment
+	segments []*manifest.Segment // those that are not in groups
 	memories []*memory
 	memStart uint64
 	first    uint64 // the oldest sequence that the log still holds
@@ -46,9 +55,9 @@ type view struct {
 
 // viewRun is a run with what a read needs to decide whether to open its tables.
 type viewRun struct {
-	segment    uint32
-	start, end uint64
-	tables     []viewTable
+	segment, lastSegment uint32 // the ids that its segment spans
+	start, end           uint64
+	tables               []viewTable
 }
 
 // viewTable is a table as the manifest lists it.
@@ -63,15 +72,19 @@ type viewTable struct {
 	first, last uint64
 	firstTime   int64
 	lastTime    int64
+	grouped     uint32 // its segment, if an index lists it, not the manifest; else 0
 }
 
 // newView derives a view. The memories are those that cover what the snapshot
 // does not, and any older ones that are adjacent to them.
 func newView(snap *manifest.Snapshot, memories []*memory) *view {
-	v := &view{snap: snap, segments: snap.State.GetSegments(), memories: memories}
+	v := &view{
+		snap: snap, groups: newViewGroups(snap.State.GetGroups()),
+		segments: snap.State.GetSegments(), memories: memories,
+	}
 	for _, s := range v.segments {
 		for _, r := range s.GetRuns() {
-			v.runs = append(v.runs, newViewRun(s.GetId(), r))
+			v.runs = append(v.runs, newViewRun(s, r))
 		}
 	}
 	v.first = firstSequence(snap.State)
@@ -87,8 +100,8 @@ func (v *view) withMemories(memories []*memory) *view {
 	return &w
 }
 
-func newViewRun(segment uint32, r *manifest.Run) viewRun {
-	run := viewRun{segment: segment, start: r.GetStart(), end: r.GetEnd()}
+func newViewRun(s *manifest.Segment, r *manifest.Run) viewRun {
+	run := viewRun{segment: s.GetId(), lastSegment: s.Last(), start: r.GetStart(), end: r.GetEnd()}
 	for _, t := range r.GetTables() {
 		run.tables = append(run.tables, viewTable{
 			id:         t.GetRef().ID(),
@@ -115,15 +128,20 @@ func firstSequence(s *manifest.State) uint64 {
 	return s.GetSegments()[0].GetFirstSequence()
 }
 
-// covers reports whether the key can be in the table by its bounds.
-func (t *viewTable) covers(key []byte) bool {
-	return bytes.Compare(t.lower, key) <= 0 && (!t.bounded || bytes.Compare(key, t.upper) <= 0)
+// covering returns the tables that can hold the key by their bounds. They are
+// neighbours, usually one or none: tables of a run ascend by both bounds.
+func (r *viewRun) covering(key []byte) []viewTable {
+	from := sort.Search(len(r.tables), func(i int) bool {
+		return !r.tables[i].bounded || bytes.Compare(key, r.tables[i].upper) <= 0
+	})
+	n := sort.Search(len(r.tables)-from, func(i int) bool { return bytes.Compare(key, r.tables[from+i].lower) < 0 })
+	return r.tables[from : from+n]
 }
 
 // overlaps reports whether the table can hold a sequence of r.
 func (t *viewTable) overlaps(r Range) bool { return t.first < r.End && r.Start <= t.last }
 
-// onDisk returns the part of r that runs serve; memories serve the rest.
+// onDisk returns the part of r that groups and runs serve; memories serve the rest.
 func (v *view) onDisk(r Range) Range { return Between(r.Start, min(r.End, v.memStart)) }
 
 // runsIn returns the runs that cover a sequence of r.
@@ -134,6 +152,35 @@ func (v *view) runsIn(r Range) []viewRun {
 	from := sort.Search(len(v.runs), func(i int) bool { return v.runs[i].end > r.Start })
 	to := sort.Search(len(v.runs), func(i int) bool { return v.runs[i].start >= r.End })
 	return v.runs[from:to]
+}
+
+// groupsIn returns the groups that cover a sequence of r.
+func (v *view) groupsIn(r Range) []viewGroup {
+	if r.Empty() {
+		return nil
+	}
+	from := sort.Search(len(v.groups), func(i int) bool { return v.groups[i].end > r.Start })
+	to := sort.Search(len(v.groups), func(i int) bool { return v.groups[i].start >= r.End })
+	return v.groups[from:to]
+}
+
+// names reports whether the view's manifest needs the object: it lists it, or a group holds the
+// segment in whose table list it is. Which index that list is in does not matter: it is
+// copied from one to the next.
+func (v *view) names(m *missingError) bool {
+	for i := range v.groups {
+		if v.groups[i].index == m.id || m.segment != 0 && v.groups[i].holdsSegment(m.segment) {
+			return true
+		}
+	}
+	for i := range v.runs {
+		for j := range v.runs[i].tables {
+			if v.runs[i].tables[j].id == m.id {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // memoriesFrom returns the index of the first memory that can hold a sequence

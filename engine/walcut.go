@@ -5,12 +5,19 @@ import (
 	"slices"
 	"time"
 
-	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/wal"
 )
 
 // maxSpareBuffers bounds the buffers kept for the next objects.
 const maxSpareBuffers = 4
+
+// object returns the WAL object under construction, and begins one if there is none. Callers hold mu.
+func (db *DB) object() *wal.Builder {
+	if db.builder == nil {
+		db.builder = db.newObject(db.next)
+	}
+	return db.builder
+}
 
 // newObject begins the next WAL object. Callers hold mu.
 func (db *DB) newObject(first uint64) *wal.Builder {
@@ -116,14 +123,9 @@ func (db *DB) onDurable(d wal.Durable) {
 	if visible {
 		db.frontier.Store(db.durable)
 	}
-	n := 0
-	for n < len(db.waiters) && db.waiters[n].end <= db.durable {
-		n++
-	}
-	ready := db.waiters[:n:n]
-	db.waiters = db.waiters[n:]
+	ready := db.takeDurable()
+	db.landing = true
 	db.cutIfDue()
-	db.room()
 	db.mu.Unlock()
 
 	for _, w := range ready {
@@ -147,38 +149,32 @@ func (db *DB) keepBuffer(buf []byte) {
 	}
 }
 
-// onSpace is told by the uploader that an object landed out of order: the next
-// one may start.
+// onSpace is told by the uploader that objects landed, and that all which are durable were reported: the next
+// ones may start, and appends may enter.
 func (db *DB) onSpace() {
 	db.mu.Lock()
 	defer db.mu.Unlock()
+	db.landing = false
 	if db.failed == nil && !db.closed {
 		db.cutIfDue()
 		db.room()
 	}
 }
 
-// wakeFollowersOf wakes those who wait for a key of the object's records.
+// wakeFollowersOf wakes those who wait for a key of the object's records. Only the uploader's
+// callbacks call it, one at a time; acknowledgements wait for it.
 func (db *DB) wakeFollowersOf(c cut) {
-	name := base.WALName(db.ident.Tree, db.epoch, c.id)
-	object, err := wal.Decode(name, db.ident, db.epoch, c.id, c.body)
-	if err != nil {
-		panic("engine: own WAL object: " + err.Error()) // its bytes were changed after they were sent
-	}
-	var recs []Record
-	for e := range object.Entries() {
+	for e := range wal.Built(c.body).Entries() {
 		if e.Type == wal.EntryBatch {
-			recs = e.Batch.AppendRecords(recs)
+			db.announced = e.Batch.AppendRecords(db.announced)
 		}
 	}
-	db.wakeFollowers(recs)
+	db.followers.commit(db.announced, c.end)
+	clear(db.announced)
+	if db.announced = db.announced[:0]; cap(db.announced) > maxAnnounced {
+		db.announced = nil
+	}
 }
 
-// wakeFollowers wakes those who wait for one of the records, or for the frontier.
-func (db *DB) wakeFollowers(recs []Record) {
-	if db.followers.none() {
-		return
-	}
-	db.followers.wakeRecords(recs)
-	db.followers.wakeEnded(db.frontier.Load())
-}
+// maxAnnounced is for how many records of an object the memory is kept for the next.
+const maxAnnounced = 1 << 14

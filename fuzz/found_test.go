@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/internal/base"
+	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/objstore/fault"
 )
 
@@ -109,4 +111,36 @@ func TestLastTakesEmptyValuesAtMaxBytes(t *testing.T) {
 			require.NoError(t, db.Flush(t.Context()))
 		}
 	})
+}
+
+func TestObjectsThatAreTooShortAreDamage(t *testing.T) {
+	for name, kind := range map[string]base.Kind{"tables": base.KindSST, "indexes": base.KindIndex} {
+		failure(t, name, func(t *testing.T) {
+			store, w := agedLog(t, true)
+			defer w.killAll()
+			hit := 0
+			for _, name := range objectsOf(t, store, kind) {
+				for _, left := range []int{0, 1, 100} {
+					cut := store.Clone()
+					obj, err := cut.Get(t.Context(), name, objstore.GetOptions{})
+					require.NoError(t, err)
+					require.NoError(t, cut.Delete(t.Context(), []string{name}))
+					_, err = cut.Put(t.Context(), name, obj.Body[:left], objstore.PutOptions{})
+					require.NoError(t, err)
+					report, err := engine.Check(t.Context(), cut, engine.CheckOptions{})
+					require.NoError(t, err, "it can look")
+					require.NoError(t, w.openOn(t.Context(), cut))
+					_, err = everyRead["scan"](w.db, "k")
+					kill(w.db)
+					if err != nil { // the scan needs it
+						hit++
+						require.ErrorIs(t, err, engine.ErrCorrupt)
+						require.ErrorContains(t, err, name)
+						require.ErrorContains(t, report.Err(), name)
+					}
+				}
+			}
+			require.Greater(t, hit, 5)
+		})
+	}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"testing"
@@ -18,6 +20,12 @@ import (
 	"github.com/annalsdb/annals/objstore/fault"
 	"github.com/annalsdb/annals/objstore/mem"
 )
+
+// TestMain lets garbage grow: the sweeps make thousands of small worlds.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	os.Exit(m.Run())
+}
 
 // failure runs a test on simulated time: retries and timeouts cost nothing, and
 // synctest.Wait waits until every goroutine is idle.
@@ -53,17 +61,22 @@ func tinyOptions() engine.Options {
 
 // rig is a store whose operations a test can break, and what was really applied.
 type rig struct {
-	t     *testing.T
-	mem   *mem.Store
-	store *fault.Store
+	t       *testing.T
+	mem     *mem.Store
+	witness *witness // above mem, beneath the faults
+	store   *fault.Store
 
 	mu    sync.Mutex
 	rules []fault.Hook
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{t: t, mem: mem.New(mem.Options{})}
-	r.store = fault.New(r.mem, r.hook)
+	return rigOn(t, mem.New(mem.Options{}))
+}
+
+func rigOn(t *testing.T, store *mem.Store) *rig {
+	r := &rig{t: t, mem: store, witness: newWitness(store)}
+	r.store = fault.New(r.witness, r.hook)
 	return r
 }
 
@@ -130,9 +143,11 @@ func (r *rig) open(o engine.Options) *engine.DB {
 	r.t.Helper()
 	db, err := engine.Open(r.t.Context(), r.store, o)
 	require.NoError(r.t, err)
+	r.witness.setStale(o.StaleAfter)
 	r.t.Cleanup(func() {
 		kill(db)
 		check(r.t, r.mem)
+		require.NoError(r.t, r.witness.err())
 	})
 	return db
 }
@@ -147,9 +162,7 @@ func kill(db *engine.DB) {
 // crashed is what a machine that takes over finds: the store as it is now. Whatever
 // the old process does later does not reach it.
 func (r *rig) crashed() *rig {
-	n := &rig{t: r.t, mem: r.mem.Clone()}
-	n.store = fault.New(n.mem, n.hook)
-	return n
+	return rigOn(r.t, r.mem.Clone())
 }
 
 func check(t *testing.T, store objstore.Store) *engine.CheckReport {
@@ -211,8 +224,7 @@ func (p *pendingAppend) wait() error {
 }
 
 // outcome returns the outcome of a failed append.
-func outcome(t *testing.T, err error) engine.Outcome {
-	t.Helper()
+func outcome(t require.TestingT, err error) engine.Outcome {
 	var failed *engine.AppendError
 	require.ErrorAs(t, err, &failed)
 	return failed.Outcome

@@ -122,10 +122,15 @@ func TestF35F37ReadsOfTables(t *testing.T) {
 		r.heal()
 
 		r.rule(once(sst, fault.Truncate(10)))
+		require.Equal(t, values, read(t, db), "it is read again")
+		r.heal()
+		_ = db.Close(t.Context())
+		db = r.open(o) // nothing is in a cache
+		r.rule(fault.On(sst, fault.Always(fault.Truncate(10))))
 		_, err := tryRead(db)
 		require.ErrorIs(t, err, engine.ErrCorrupt)
-		require.Equal(t, values, read(t, db), "nothing wrong was kept in a cache")
 		r.heal()
+		require.Equal(t, values, read(t, db), "nothing wrong was kept in a cache")
 
 		noticed := 0
 		for at := range 300 {
@@ -177,6 +182,67 @@ func TestF38MoreThanAThousandWALObjects(t *testing.T) {
 	})
 }
 
+func TestF38MoreThanAThousandOfEverything(t *testing.T) {
+	failure(t, "recovery and collection read all pages", func(t *testing.T) {
+		const many = objstore.MaxListPage + 500
+		r := newRig(t)
+		o := tinyOptions()
+		o.TableBytes, o.SegmentBytes, o.MemtableBytes = 1, 1<<30, 1<<30 // a table a key
+		db := r.open(o)
+		var recs []engine.Record
+		for i := range many {
+			recs = append(recs, engine.Record{Key: fmt.Appendf(nil, "key %d", i), Value: []byte("v")})
+		}
+		_, err := db.Append(t.Context(), recs, engine.AppendOptions{})
+		require.NoError(t, err)
+		require.NoError(t, db.Flush(t.Context()))
+		for i := range many { // in the WAL when the process dies
+			_, err := db.Append(t.Context(), batch(fmt.Sprint(i)), engine.AppendOptions{Ack: engine.Memory})
+			require.NoError(t, err)
+			time.Sleep(time.Millisecond)
+		}
+		require.NoError(t, db.WaitDurable(t.Context(), 2*many-1))
+		kill(db)
+		kill(r.open(o))
+		put := func(name string) {
+			_, err := r.mem.Put(t.Context(), name, make([]byte, 100), objstore.PutOptions{IfAbsent: true})
+			require.NoError(t, err)
+		}
+		for i := range uint64(many) { // what crashes have left
+			for _, kind := range []base.Kind{base.KindSST, base.KindIndex, base.KindState, base.KindPin} {
+				id := base.ObjectID{Kind: kind, Role: base.RoleWriter, Epoch: 1, ULID: base.SystemEnv().NewULID()}
+				if kind == base.KindSST {
+					id.Segment = 1
+				}
+				put(id.Name())
+			}
+			put(wal(2, 2+i)) // behind a fence
+			put(base.ProbeName(0, base.SystemEnv().NewULID()))
+		}
+		time.Sleep(25 * time.Hour) // simulated: probe objects are old
+		db = r.open(o)
+		require.Equal(t, numbered("", many), read(t, db))
+		got, err := db.CollectGarbage(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, uint64(4*many), got.Orphans)
+		require.Greater(t, got.WALObjects, uint64(many+many/2), "those that were replayed, and the dead ones")
+		require.Equal(t, uint64(many), got.Probes)
+		names, err := r.witness.unnamed()
+		require.NoError(t, err)
+		require.Empty(t, names)
+		n := 0
+		for o := (engine.KeysOptions{Prefix: []byte("key"), Limit: 400}); ; {
+			page, err := db.Keys(t.Context(), o)
+			require.NoError(t, err)
+			if n += len(page.Keys); !page.More {
+				break
+			}
+			o.After = page.Keys[len(page.Keys)-1]
+		}
+		require.Equal(t, many, n)
+	})
+}
+
 func TestF43SequencesAbove32Bits(t *testing.T) {
 	failure(t, "64 bits everywhere", func(t *testing.T) {
 		r := newRig(t)
@@ -222,8 +288,8 @@ func TestF45StalledOpener(t *testing.T) {
 		r := newRig(t)
 		w0 := r.open(options())
 		mustAppend(t, w0, "acked")
-		// A raises the epoch to 2 and stalls at its first listing.
-		isList := func(op fault.Op) bool { return op.Kind == fault.List }
+		// A raises the epoch to 2 and stalls at its listing of epoch 1.
+		isList := func(op fault.Op) bool { return op.Kind == fault.List && op.Name == base.WALEpochPrefix(0, 1) }
 		stalled := r.hold(isList, nil)
 		opened := make(chan error, 1)
 		go func() {
@@ -310,35 +376,68 @@ func TestF53CleanMarkIsDroppedByTheOpen(t *testing.T) {
 		require.Greater(t, third.Frontier(), seen.Last)
 		r.heal()
 	})
+	failure(t, "an open whose commit was applied, and that never heard of it, has used the mark up", func(t *testing.T) {
+		r := newRig(t)
+		db := r.open(options())
+		mustAppend(t, db, "a")
+		require.NoError(t, db.Close(t.Context()))
+		limit := db.Head().GetSeqLimit()
+		var dead atomic.Bool
+		r.rule(func(_ context.Context, op fault.Op) fault.Plan {
+			switch {
+			case dead.Load():
+				return fault.Refuse(errNetwork)
+			case putOf(manifestName)(op):
+				dead.Store(true)
+				return fault.Lose(errNetwork)
+			}
+			return fault.Plan{}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := engine.Open(ctx, r.store, options())
+		require.Error(t, err)
+		next := r.crashed().open(options())
+		require.GreaterOrEqual(t, next.Frontier(), limit, "the dead one might have served")
+		require.Equal(t, []string{"a"}, read(t, next))
+	})
 }
 
 func TestF54FlushesCommitInOrder(t *testing.T) {
-	failure(t, "the second waits for the first", func(t *testing.T) {
-		r := newRig(t)
-		db := r.open(options())
-		isTable := func(op fault.Op) bool {
-			id, ok := base.ParseObjectName(op.Name)
-			return op.Kind == fault.Put && ok && id.Kind == base.KindSST
-		}
-		held := r.hold(isTable, nil)
-		mustAppend(t, db, "1")
-		one := make(chan error, 2)
-		go func() { one <- db.Flush(t.Context()) }()
-		<-held.Caught()
-		mustAppend(t, db, "2")
-		go func() { one <- db.Flush(t.Context()) }()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		require.Zero(t, db.Head().GetFlushedEnd())
-		require.Equal(t, []string{"1", "2"}, read(t, r.crashed().open(options())))
-		require.NoError(t, held.Apply(t.Context()))
-		require.NoError(t, <-one)
-		require.NoError(t, <-one)
-		runs := db.Head().GetSegments()[0].GetRuns()
-		require.Len(t, runs, 2)
-		require.Equal(t, runs[0].GetEnd(), runs[1].GetStart())
-		require.Equal(t, []string{"1", "2"}, read(t, db))
-	})
+	for _, applied := range []bool{false, true} {
+		failure(t, fmt.Sprintf("the second waits for the first, applied=%v", applied), func(t *testing.T) {
+			r := newRig(t)
+			db := r.open(options())
+			caught, answer := make(chan struct{}), make(chan struct{})
+			wait := func(context.Context) error { close(caught); <-answer; return nil }
+			plan := fault.Plan{Before: wait}
+			if applied {
+				plan = fault.Plan{After: wait}
+			}
+			r.rule(once(func(op fault.Op) bool {
+				id, ok := base.ParseObjectName(op.Name)
+				return op.Kind == fault.Put && ok && id.Kind == base.KindSST
+			}, plan))
+			mustAppend(t, db, "1")
+			flushed := make(chan error, 2)
+			go func() { flushed <- db.Flush(t.Context()) }()
+			<-caught
+			mustAppend(t, db, "2")
+			go func() { flushed <- db.Flush(t.Context()) }()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			require.Zero(t, db.Head().GetFlushedEnd())
+			require.Equal(t, []string{"1", "2"}, read(t, db), "what is frozen stays readable")
+			require.Equal(t, []string{"1", "2"}, read(t, r.crashed().open(options())))
+			close(answer)
+			require.NoError(t, <-flushed)
+			require.NoError(t, <-flushed)
+			runs := db.Head().GetSegments()[0].GetRuns()
+			require.Len(t, runs, 2)
+			require.Equal(t, runs[0].GetEnd(), runs[1].GetStart())
+			require.Equal(t, []string{"1", "2"}, read(t, db))
+		})
+	}
 }
 
 func TestF55LogWithoutManifest(t *testing.T) {
@@ -359,6 +458,27 @@ func TestF55LogWithoutManifest(t *testing.T) {
 		require.NoError(t, lost.mem.Delete(t.Context(), []string{base.LogName}))
 		_, err = engine.Open(t.Context(), lost.store, options())
 		require.ErrorIs(t, err, manifest.ErrMissingLog)
+	})
+}
+
+// A log that has lost both heads looks like none. A new one in its place would sweep what is left of it.
+func TestF55BothHeadsAreLost(t *testing.T) {
+	failure(t, "damage; nothing is created", func(t *testing.T) {
+		r := newRig(t)
+		db := r.open(options())
+		mustAppend(t, db, "a")
+		require.NoError(t, db.Close(t.Context()))
+		lost := r.crashed()
+		require.NoError(t, lost.mem.Delete(t.Context(), []string{manifestName, base.LogName}))
+		before := lost.mem.Len()
+		_, err := engine.Open(t.Context(), lost.store, options())
+		require.ErrorIs(t, err, manifest.ErrMissingHeads)
+		require.Equal(t, before, lost.mem.Len())
+		report, err := engine.Check(t.Context(), lost.mem, engine.CheckOptions{})
+		require.NoError(t, err)
+		require.Len(t, report.Damage, 1)
+		require.Equal(t, engine.DamageMissing, report.Damage[0].Kind)
+		require.Equal(t, manifestName, report.Damage[0].Object)
 	})
 }
 
@@ -389,37 +509,52 @@ func TestF56CrashLoop(t *testing.T) {
 			check(t, r.mem)
 		}
 	})
-	failure(t, "opens that die before they serve", func(t *testing.T) {
-		r := newRig(t)
-		db := r.open(options())
-		mustAppend(t, db, "a")
-		kill(db)
-		// Each takes an epoch and dies at its first listing.
-		for range 200 {
-			var dead atomic.Bool
-			r.rule(func(_ context.Context, op fault.Op) fault.Plan {
-				if op.Kind == fault.List {
-					dead.Store(true)
-				}
-				if dead.Load() {
-					return fault.Refuse(errNetwork)
-				}
-				return fault.Plan{}
-			})
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			_, err := engine.Open(ctx, r.store, options())
-			require.Error(t, err)
-			cancel()
-			r.heal()
+	for _, flushed := range []bool{false, true} {
+		failure(t, fmt.Sprintf("opens that die before they serve, flushed before=%v", flushed), func(t *testing.T) {
+			r := newRig(t)
+			db := r.open(options())
+			mustAppend(t, db, "a")
+			if flushed {
+				require.NoError(t, db.Flush(t.Context()))
+			}
+			kill(db)
+			// Each takes an epoch and dies at the first listing of one that it fences.
+			for range 200 {
+				dieAtListing(t, r, 1)
+			}
+			dieAtListing(t, r, 150)
+			var counter fault.Counter
+			r.rule(counter.Hook)
+			next := r.open(options())
+			require.Equal(t, []string{"a"}, read(t, next))
+			if lists := counter.Take().List; flushed {
+				require.Less(t, lists, 100, "one that dies half-way notes which epochs were empty")
+			} else {
+				require.Less(t, lists, 250, "what comes before them is still to be replayed")
+			}
+			kill(next)
+			again := r.open(options())
+			require.Less(t, counter.Take().List, 5, "the next one need not look at them again")
+			require.Equal(t, []string{"a"}, read(t, again))
+		})
+	}
+}
+
+// dieAtListing opens the log in a process that is gone when it asks for its nth listing of an epoch.
+func dieAtListing(t *testing.T, r *rig, n int64) {
+	var listings atomic.Int64
+	r.rule(func(_ context.Context, op fault.Op) fault.Plan {
+		if op.Kind == fault.List && op.Name != base.WALPrefix(0) {
+			listings.Add(1)
 		}
-		var counter fault.Counter
-		r.rule(counter.Hook)
-		next := r.open(options())
-		require.Equal(t, []string{"a"}, read(t, next))
-		require.Less(t, counter.Take().List, 250)
-		kill(next)
-		again := r.open(options())
-		require.Less(t, counter.Take().List, 5, "the next one need not look at them again")
-		require.Equal(t, []string{"a"}, read(t, again))
+		if listings.Load() >= n {
+			return fault.Refuse(errNetwork)
+		}
+		return fault.Plan{}
 	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err := engine.Open(ctx, r.store, options())
+	require.Error(t, err)
+	r.heal()
 }

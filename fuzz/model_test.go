@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"time"
 
 	"github.com/annalsdb/annals/engine"
 )
@@ -14,9 +15,15 @@ import (
 // and nothing else. It knows no runs, no segments and no crashes; a reopening tells
 // it how many of its batches are left.
 type model struct {
-	recs []*modelRecord
-	ends []uint64 // sequence after each batch, ascending
-	next uint64   // no sequence below may be assigned any more (I3)
+	recs  []*modelRecord
+	ends  []uint64 // sequence after each batch, ascending
+	next  uint64   // no sequence below may be assigned any more (I3)
+	first uint64   // retention dropped what is below
+	// gone and goneEnds are what it dropped: a replica may not know yet.
+	gone     []*modelRecord
+	goneEnds []uint64
+	// passed, if set, are records that a scan did not see because they were dropped on its way.
+	passed func(*modelRecord) bool
 }
 
 // modelRecord is one record. timestamp is 0 until it is known: an append that ended
@@ -25,12 +32,13 @@ type modelRecord struct {
 	key, value string
 	seq        uint64
 	timestamp  int64
+	at         time.Time // when it was appended
 }
 
 // add appends a batch.
 func (m *model) add(first uint64, timestamp int64, recs []engine.Record) {
 	for i, r := range recs {
-		m.recs = append(m.recs, &modelRecord{string(r.Key), string(r.Value), first + uint64(i), timestamp})
+		m.recs = append(m.recs, &modelRecord{string(r.Key), string(r.Value), first + uint64(i), timestamp, time.Now()})
 	}
 	m.next = first + uint64(len(recs))
 	m.ends = append(m.ends, m.next)
@@ -51,13 +59,28 @@ func (m *model) keep(n int) bool {
 	return whole || n == 0
 }
 
+// drop removes and returns the records below first: retention dropped them.
+func (m *model) drop(first uint64) (dropped []*modelRecord) {
+	n := m.upTo(first)
+	dropped, m.recs = m.recs[:n], m.recs[n:]
+	ended := sort.Search(len(m.ends), func(i int) bool { return m.ends[i] > first })
+	m.gone, m.goneEnds = append(m.gone, dropped...), append(m.goneEnds, m.ends[:ended]...)
+	m.ends = m.ends[ended:]
+	m.first = first
+	return dropped
+}
+
+// from returns the records from a sequence on.
+func (m *model) from(seq uint64) []*modelRecord { return m.recs[m.upTo(seq):] }
+
 // upTo returns the number of records below the frontier.
 func (m *model) upTo(frontier uint64) int {
 	return sort.Search(len(m.recs), func(i int) bool { return m.recs[i].seq >= frontier })
 }
 
 // frontiers returns every frontier that a read may have observed that began when it
-// was from and ended when it was to: it moves by whole batches (I4).
+// was from and ended when it was to: it moves by whole batches (I4). The same holds for the
+// first sequence: segments are dropped whole.
 func (m *model) frontiers(from, to uint64) []uint64 {
 	all := []uint64{from}
 	for _, end := range m.ends {
@@ -80,8 +103,10 @@ func (m *model) scan(key string, r engine.Range, frontier uint64, o engine.ScanO
 	}
 	var all []*modelRecord
 	for _, rec := range m.recs {
-		if rec.key == key && rec.seq >= r.Start && rec.seq < r.End && rec.timestamp >= since {
-			all = append(all, rec)
+		if rec.key == key && rec.seq >= m.first && rec.seq >= r.Start && rec.seq < r.End && rec.timestamp >= since {
+			if m.passed == nil || !m.passed(rec) {
+				all = append(all, rec)
+			}
 		}
 	}
 	if o.Last > 0 {
@@ -131,9 +156,12 @@ func (m *model) count(key string, r engine.Range, frontier uint64) uint64 {
 func (m *model) keys(o engine.KeysOptions, frontier uint64, segments []engine.SegmentInfo) (page []string, more bool) {
 	seen := map[string]bool{}
 	for _, rec := range m.recs[:m.upTo(frontier)] {
-		id := segmentOf(segments, rec.seq).ID
+		if rec.seq < m.first {
+			continue
+		}
+		segment := segmentOf(segments, rec.seq)
 		if strings.HasPrefix(rec.key, string(o.Prefix)) && (o.After == nil || rec.key > string(o.After)) &&
-			id >= o.StartSegment && (o.EndSegment == 0 || id < o.EndSegment) {
+			max(segment.ID, segment.LastID) >= o.StartSegment && (o.EndSegment == 0 || segment.ID < o.EndSegment) {
 			seen[rec.key] = true
 		}
 	}

@@ -199,24 +199,29 @@ func TestSweepOneFault(t *testing.T) {
 	})
 }
 
+// dieAt ends the process at the operation of a rule, before or after it was applied.
+func dieAt(rule *fault.Nth, die func()) fault.Hook {
+	return func(ctx context.Context, op fault.Op) fault.Plan {
+		if rule.Hit() {
+			return fault.Refuse(errNetwork) // the process is gone
+		}
+		plan := rule.Hook(ctx, op)
+		if plan.Before != nil {
+			plan.Before = func(context.Context) error { die(); return errNetwork }
+		}
+		if plan.After != nil {
+			plan.After = func(context.Context) error { die(); return errNetwork }
+		}
+		return plan
+	}
+}
+
 func TestSweepDeath(t *testing.T) {
 	sweep(t, func(t *testing.T, rule *fault.Nth) {
 		r := newRig(t)
 		ctx, die := context.WithCancel(t.Context())
 		defer die()
-		r.rule(func(ctx context.Context, op fault.Op) fault.Plan {
-			if rule.Hit() {
-				return fault.Refuse(errNetwork) // the process is gone
-			}
-			plan := rule.Hook(ctx, op)
-			if plan.Before != nil {
-				plan.Before = func(context.Context) error { die(); return errNetwork }
-			}
-			if plan.After != nil {
-				plan.After = func(context.Context) error { die(); return errNetwork }
-			}
-			return plan
-		})
+		r.rule(dieAt(rule, die))
 		w := &sweepWork{t: t, store: r.store}
 		err := w.run(ctx)
 		if !rule.Hit() {

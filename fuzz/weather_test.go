@@ -62,3 +62,10 @@ func (w *weather) heal() {
 	defer w.mu.Unlock()
 	w.down, w.nth = false, nil
 }
+
+// calm ends the latencies too.
+func (w *weather) calm() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.down, w.nth, w.latency = false, nil, 0
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/objstore/fault"
+	walfile "github.com/annalsdb/annals/wal"
 )
 
 // Writer, WAL and ambiguity.
@@ -47,6 +48,24 @@ func TestF2RefusedByAFenceOrAnotherWriter(t *testing.T) {
 		require.ErrorIs(t, err, engine.ErrFenced)
 		require.Error(t, old.Ready(t.Context()))
 		require.Equal(t, []string{"a"}, read(t, next))
+	})
+	failure(t, "another writer's record", func(t *testing.T) {
+		r := newRig(t)
+		db, err := engine.Open(t.Context(), r.store, options())
+		require.NoError(t, err)
+		defer kill(db)
+		head := db.Head()
+		other := walfile.NewBuilder(walfile.Header{
+			Identity: walfile.Identity{LogID: [16]byte(head.GetLogId())}, Writer: walfile.WriterID{1}, Epoch: 1, ID: 1, Segment: 1,
+		}, nil)
+		other.AddBatch(0, 1, batch("other"))
+		_, err = r.mem.Put(t.Context(), wal(1, 1), other.Finish(), objstore.PutOptions{IfAbsent: true})
+		require.NoError(t, err)
+		_, err = db.Append(t.Context(), batch("mine"), engine.AppendOptions{})
+		require.ErrorIs(t, err, engine.ErrFenced)
+		require.Equal(t, engine.Unknown, outcome(t, err))
+		<-db.Failed()
+		require.Equal(t, []string{"other"}, read(t, r.crashed().open(options())))
 	})
 }
 
@@ -192,7 +211,7 @@ func TestF7ManyOpenAtOnce(t *testing.T) {
 					serving++
 				}
 			}
-			require.LessOrEqual(t, serving, 1)
+			require.Equal(t, 1, serving)
 			for _, db := range open {
 				kill(db)
 			}
@@ -414,5 +433,18 @@ func TestF17ClockSteps(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, page.Segments, 2)
 		require.InDelta(t, storeTime(), page.Segments[0].SealedAt.UnixMilli(), 60_000, "sealed at store time")
+	})
+	failure(t, "a store whose answers take long does not move the bound", func(t *testing.T) {
+		r := newRig(t)
+		slow := fault.Plan{Before: func(ctx context.Context) error { return simEnv().Sleep(ctx, 30*time.Second) }}
+		r.rule(fault.On(putOf(manifestName), fault.Always(slow)))
+		o := options()
+		o.Env.Now = func() time.Time { return time.Now().Add(365 * 24 * time.Hour) }
+		db := r.open(o)
+		r.heal()
+		res := mustAppend(t, db, "x")
+		now, err := r.mem.ServerTime(t.Context())
+		require.NoError(t, err)
+		require.LessOrEqual(t, res.Timestamp, now.Add(5*time.Minute).UnixMilli())
 	})
 }

@@ -63,7 +63,11 @@ type Committer struct {
 	ctx     context.Context // ends at Close; bounds the committer's own requests
 	cancel  context.CancelFunc
 	queue   chan *pending
-	stopped chan struct{} // closed when the goroutine has ended
+	stopped chan struct{} // closed when it has come to rest after Close
+
+	runMu   sync.Mutex
+	running bool // a goroutine runs, or is about to start
+	ended   sync.Once
 
 	// adoptMu serialises changes of current and the calls of OnCommit. It is held
 	// over no I/O.
@@ -137,7 +141,6 @@ func NewCommitter(opts CommitterOptions) *Committer {
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.current.Store(opts.Start)
-	opts.Env.Go("manifest committer", c.run)
 	return c
 }
 
@@ -162,12 +165,17 @@ func (c *Committer) Commit(ctx context.Context, e Edit) (*Snapshot, error) {
 		return nil, &EditError{Name: e.Name, Err: err}
 	}
 	select {
-	case c.queue <- p:
-	case <-ctx.Done():
-		return nil, &EditError{Name: e.Name, Err: c.gaveUp(ctx)}
-	case <-c.ctx.Done():
-		return nil, &EditError{Name: e.Name, Err: ErrClosed}
+	case c.queue <- p: // if there is room, whatever else has happened: run knows
+	default:
+		select {
+		case c.queue <- p:
+		case <-ctx.Done():
+			return nil, &EditError{Name: e.Name, Err: c.gaveUp(ctx)}
+		case <-c.ctx.Done():
+			return nil, &EditError{Name: e.Name, Err: ErrClosed}
+		}
 	}
+	c.start()
 	select {
 	case o := <-p.done:
 		return o.snap, o.err
@@ -181,7 +189,7 @@ func (c *Committer) Commit(ctx context.Context, e Edit) (*Snapshot, error) {
 	default:
 	}
 	select {
-	case <-c.stopped: // queued behind the goroutine's back: nobody will take it
+	case <-c.stopped: // queued after the committer had come to rest: it is never sent
 		return nil, &EditError{Name: e.Name, Err: ErrClosed}
 	default:
 		return nil, &EditError{Name: e.Name, Err: c.gaveUp(ctx), Pending: true}
@@ -230,6 +238,7 @@ func (c *Committer) Refresh(ctx context.Context) (*Snapshot, error) {
 // called more than once.
 func (c *Committer) Close() {
 	c.cancel()
+	c.start()
 	<-c.stopped
 }
 
@@ -256,36 +265,54 @@ func (c *Committer) adopt(snap *Snapshot) {
 
 // bound derives the context of one request to the store.
 func (c *Committer) bound(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	stop := c.opts.Env.AfterFunc(callTimeout, cancel)
-	return ctx, func() { stop(); cancel() }
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := c.opts.Env.AfterFunc(callTimeout, func() { cancel(context.DeadlineExceeded) })
+	return ctx, func() { stop(); cancel(nil) }
 }
 
-// run is the committer's goroutine.
+// start lets a goroutine take what is queued, unless there is one.
+func (c *Committer) start() {
+	c.runMu.Lock()
+	defer c.runMu.Unlock()
+	if !c.running {
+		c.running = true
+		c.opts.Env.Go("manifest committer", c.run)
+	}
+}
+
+// run brings one batch to its end and hands over to a goroutine for the next one. Each is a start of its own, so that
+// everybody whom the last event woke comes first: which edits share a batch, and whether one more is sent before
+// Close, does not depend on which of them the scheduler prefers.
 func (c *Committer) run() {
-	defer close(c.stopped)
-	for {
-		batch := c.take()
-		if len(batch) == 0 {
-			return
-		}
-		if c.ctx.Err() != nil {
-			fail(batch, ErrClosed)
-			continue
-		}
+	batch := c.take()
+	switch {
+	case len(batch) == 0 && c.rest():
+		return
+	case c.ctx.Err() != nil:
+		fail(batch, ErrClosed)
+	case len(batch) > 0:
 		c.commit(batch)
 	}
+	c.opts.Env.Go("manifest committer", c.run)
 }
 
-// take returns the queued edits, at most maxBatch, waiting for the first one; or none
-// when the committer is closed and the queue empty.
+// rest ends the goroutine, unless something was queued meanwhile.
+func (c *Committer) rest() bool {
+	c.runMu.Lock()
+	defer c.runMu.Unlock()
+	if len(c.queue) > 0 {
+		return false
+	}
+	c.running = false
+	if c.ctx.Err() != nil {
+		c.ended.Do(func() { close(c.stopped) })
+	}
+	return true
+}
+
+// take returns the queued edits, at most maxBatch.
 func (c *Committer) take() []*pending {
 	var batch []*pending
-	select {
-	case p := <-c.queue:
-		batch = append(batch, p)
-	case <-c.ctx.Done():
-	}
 	for len(batch) < maxBatch {
 		select {
 		case p := <-c.queue:

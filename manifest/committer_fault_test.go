@@ -32,10 +32,13 @@ func TestCommitFaultSweep(t *testing.T) {
 		defer c.Close()
 		sealing := flushAt(1, 3, 4, 3, 20, 30)
 		sealing.Seal = &Seal{TimeMs: 9}
+		sealing.State = stateUpdate(1, 90, 91).ofTree(0)
+		first := flushAt(1, 1, 2, 1, 0, 10)
+		first.State = stateUpdate(1, 90, 0).ofTree(0)
 		for _, e := range []Edit{
-			flushAt(1, 1, 2, 1, 0, 10).Edit(), flushAt(1, 2, 3, 2, 10, 20).Edit(),
+			first.Edit(), flushAt(1, 2, 3, 2, 10, 20).Edit(),
 			replaceRuns(run(5, 0, 20), id16(1), id16(2)), sealing.Edit(),
-			RaiseLimit(1, 1<<40), CloseClean(1, 35, Pos{1, 6}),
+			RaiseLimit(1, 1<<40), CloseClean(1, 35, Pos{1, 6}, stateUpdate(1, 92, 0).ofTree(0)),
 		} {
 			snap := commit(t, c, e)
 			require.ErrorIs(t, e.Apply(clone(snap.State)), ErrApplied)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/annalsdb/annals/objstore/fault"
 )
@@ -256,6 +257,26 @@ func TestFailureInAFoldIsFinalOnlyOnceCommitted(t *testing.T) {
 	})
 }
 
+// I9: an edit that would make MANIFEST larger than any reader takes is refused, for good, before it is sent.
+func TestTooLargeAManifestIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := testEnv(1)
+		inner, _ := newLog(t, env)
+		start := openWriter(t, inner, env, 1)
+		c := NewCommitter(CommitterOptions{Store: inner, Env: env, Start: start})
+		defer c.Close()
+		_, err := c.Commit(t.Context(), Edit{Name: "grow", Apply: func(s *State) error {
+			s.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), make([]byte, MaxManifestBytes)))
+			return nil
+		}})
+		require.ErrorContains(t, err, "the limit is")
+		require.NotErrorIs(t, err, ErrUnknown)
+		require.Equal(t, start.ETag, load(t, inner, env).ETag)
+		_, err = c.Commit(t.Context(), raise(start, 5))
+		require.NoError(t, err, "others go on")
+	})
+}
+
 func TestCallerGivesUpButTheEditGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		env := testEnv(1)
@@ -413,4 +434,56 @@ func TestQueueIsBounded(t *testing.T) {
 		require.NoError(t, held.Apply(t.Context()))
 		wg.Wait()
 	})
+}
+
+// Whoever is woken together commits together: a batch is taken when its goroutine starts, not when the first edit comes.
+// Close before that start leaves nothing to be sent.
+func TestABatchIsTakenWhenItsGoroutineStarts(t *testing.T) {
+	for _, closes := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			env := testEnv(1)
+			inner, _ := newLog(t, env)
+			start := openWriter(t, inner, env, 1)
+			var mu sync.Mutex
+			var starts []func()
+			env.Go = func(_ string, f func()) {
+				mu.Lock()
+				defer mu.Unlock()
+				starts = append(starts, f)
+			}
+			var count fault.Counter
+			c := NewCommitter(CommitterOptions{Store: fault.New(inner, count.Hook), Env: env, Start: start})
+			var wg sync.WaitGroup
+			for n := 1; n <= 3; n++ {
+				wg.Go(func() {
+					_, err := c.Commit(t.Context(), raise(start, n))
+					if closes {
+						require.ErrorIs(t, err, ErrClosed)
+						require.NotErrorIs(t, err, ErrUnknown)
+					} else {
+						require.NoError(t, err)
+					}
+				})
+			}
+			synctest.Wait()
+			require.Len(t, starts, 1)
+			require.Zero(t, count.Take().Requests())
+			if closes {
+				wg.Go(c.Close)
+				synctest.Wait()
+			}
+			for i := 0; i < len(starts); i++ {
+				starts[i]()
+				synctest.Wait()
+			}
+			if !closes {
+				require.Equal(t, fault.Counts{Put: 1}, count.Take().Requests())
+				wg.Go(c.Close)
+				synctest.Wait()
+				starts[len(starts)-1]()
+			}
+			wg.Wait()
+			require.Zero(t, count.Take().Requests())
+		})
+	}
 }

@@ -122,3 +122,27 @@ func isDamage(err error) bool {
 	}
 	return false
 }
+
+// LostLog returns the bytes of LOG made anew from the MANIFEST of a log whose LOG was lost: in this format version
+// LOG holds nothing that MANIFEST does not, but for the time of creation, which is then 0. It writes nothing. Whoever puts them in place must be sure that the LOG is
+// lost and that no copy of it is left. Errors: ErrLogExists, ErrNoLog, ErrVersion, ErrFeature, base.ErrCorrupt, and those of the store.
+func LostLog(ctx context.Context, store objstore.Store, env *base.Env, tree uint32) ([]byte, error) {
+	_, err := store.Head(ctx, base.LogName)
+	switch {
+	case err == nil:
+		return nil, ErrLogExists
+	case !errors.Is(err, objstore.ErrNotFound):
+		return nil, fmt.Errorf("look at %s: %w", base.LogName, err)
+	}
+	snap, _, err := Poll(ctx, store, env, tree, "")
+	if errors.Is(err, ErrMissingManifest) {
+		err = fmt.Errorf("read %s: %w", base.ManifestName(tree), ErrNoLog)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := snap.State
+	return EncodeLog(&Log{
+		FormatVersion: FormatVersion, RequiredFeatures: s.RequiredFeatures, LogId: s.LogId, Trees: []*Tree{{Id: tree}},
+	}), nil
+}

@@ -11,14 +11,22 @@ import (
 	"github.com/annalsdb/annals/internal/base"
 )
 
-// aging is the life of a tree's tables, checked after every edit.
+// aging is the life of a tree's tables and indexes, checked after every edit.
 type aging struct {
-	s    *State
-	n    int    // ids so far
-	past []Edit // every edit that was made, applied or not
-	// What became of every table that a commit ever named. It only rises.
+	s     *State
+	n     int    // ids so far
+	past  []Edit // every edit that was made, applied or not
+	shelf shelf  // every index that was written
+	// What became of every object that a commit ever named. It only rises.
 	life    map[base.ObjectID]lifeStage
 	dropped uint64 // records that retention took
+}
+
+func newAging(t *rapid.T) *aging {
+	a := &aging{s: emptyState(testEnv(1), 7), shelf: shelf{}, life: map[base.ObjectID]lifeStage{}}
+	a.do(t, OpenWriter(0, owner(1)))
+	a.do(t, OpenCompactor(0, owner(2)))
+	return a
 }
 
 type lifeStage int
@@ -30,15 +38,13 @@ const (
 	stageForgotten
 )
 
-// Random sequences of flush, seal, compaction, merge, drop, stamp and forget, some of them made
-// on an older state: every state is valid, no record goes but by retention, no table is ever live and
-// obsolete, none leaves the state but from a stamped entry by a forget, none comes back, and no
-// edit can be applied twice, at any later time.
+// Random sequences of flush, seal, compaction, merge, regroup, drop, stamp and forget, some of them made
+// on an older state: every state is valid, no record goes but by retention, no object is ever live and
+// obsolete, none leaves the state but from a stamped entry by a forget, none comes back, an index stays for as long as
+// only it tells which tables are meant, and no edit can be applied twice, at any later time.
 func TestRandomAging(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		a := &aging{s: emptyState(testEnv(1), 7), life: map[base.ObjectID]lifeStage{}}
-		a.do(t, OpenWriter(0, owner(1)))
-		a.do(t, OpenCompactor(0, owner(2)))
+		a := newAging(t)
 		var late []Edit // made, not yet tried
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			a.n++
@@ -81,28 +87,9 @@ func (a *aging) do(t *rapid.T, e Edit) {
 	}
 }
 
-// checkLife compares where every table is with where it was.
+// checkLife compares where every object is with where it was.
 func (a *aging) checkLife(t *rapid.T, e Edit, next *State) {
-	now := make(map[base.ObjectID]lifeStage)
-	for _, g := range next.Segments {
-		for _, r := range g.Runs {
-			for _, tb := range r.Tables {
-				now[tb.Ref.ID()] = stageLive
-			}
-		}
-	}
-	for _, o := range next.Obsolete {
-		if _, live := now[o.Ref.ID()]; live {
-			t.Fatalf("%s: %s is live and obsolete", e.Name, o.Ref.ID().Name())
-		}
-		now[o.Ref.ID()] = stageObsolete
-		if o.SinceMs != 0 {
-			now[o.Ref.ID()] = stageStamped
-		}
-	}
-	if named := NamedObjects(next); len(named) != len(now) {
-		t.Fatalf("%s: %d objects are named, %d listed", e.Name, len(named), len(now))
-	}
+	now := a.objects(t, e, next)
 	for id, was := range a.life {
 		is, ok := now[id]
 		if !ok {
@@ -121,16 +108,78 @@ func (a *aging) checkLife(t *rapid.T, e Edit, next *State) {
 	}
 }
 
+// objects returns where every object is that a state names, itself or by an index that it names.
+func (a *aging) objects(t *rapid.T, e Edit, s *State) map[base.ObjectID]lifeStage {
+	now := make(map[base.ObjectID]lifeStage)
+	put := func(id base.ObjectID, stage lifeStage) {
+		if was, twice := now[id]; twice {
+			t.Fatalf("%s: %s is at stages %d and %d", e.Name, id.Name(), was, stage)
+		}
+		now[id] = stage
+	}
+	putAll := func(tables []*Table, stage lifeStage) {
+		for _, tb := range tables {
+			put(tb.Ref.ID(), stage)
+		}
+	}
+	for _, g := range s.Segments {
+		for _, r := range g.Runs {
+			putAll(r.Tables, stageLive)
+		}
+	}
+	for _, g := range s.Groups {
+		index := g.Index.ID()
+		if err := a.shelf[index].opened.Check(g); err != nil {
+			t.Fatalf("%s: %v", e.Name, err)
+		}
+		put(index, stageLive)
+		putAll(a.shelf.tables(index, g.FirstSegment, g.LastSegment), stageLive)
+	}
+	for _, o := range s.Obsolete {
+		stage := stageObsolete
+		if o.SinceMs != 0 {
+			stage = stageStamped
+		}
+		if o.SegmentsOnly {
+			putAll(a.shelf.tables(o.Ref.ID(), o.FirstSegment, o.LastSegment), stage)
+		} else {
+			put(o.Ref.ID(), stage)
+		}
+	}
+	// What is named is there, and the rest of what is there is a listed table.
+	named := NamedObjects(s)
+	for id := range named {
+		if _, ok := now[id]; !ok {
+			t.Fatalf("%s: %s is named", e.Name, id.Name())
+		}
+	}
+	for id := range now {
+		if _, ok := named[id]; !ok && id.Kind != base.KindSST {
+			t.Fatalf("%s: %s is not named", e.Name, id.Name())
+		}
+	}
+	return now
+}
+
 // checkRecords checks that the records of the tree change by flushes and drops only.
 func (a *aging) checkRecords(t *rapid.T, e Edit, next *State) {
 	count := func(s *State) (n uint64) {
+		for _, g := range s.Groups {
+			n += g.Records
+		}
 		for _, g := range s.Segments {
 			n += extentOf(g.Runs...).records
 		}
 		return n
 	}
+	first := func(s *State) uint64 {
+		if len(s.Groups) > 0 {
+			return s.Groups[0].FirstSequence
+		}
+		return s.Segments[0].FirstSequence
+	}
 	was, is := count(a.s), count(next)
-	dropped := next.Segments[0].FirstSequence > a.s.Segments[0].FirstSequence
+	dropped := first(next) > first(a.s)
 	switch {
 	case dropped:
 		a.dropped += was - is
@@ -148,7 +197,7 @@ func (a *aging) checkRecords(t *rapid.T, e Edit, next *State) {
 // draw makes an edit from the present state.
 func (a *aging) draw(t *rapid.T) Edit {
 	s := a.s
-	switch rapid.IntRange(0, 9).Draw(t, "kind") {
+	switch rapid.IntRange(0, 13).Draw(t, "kind") {
 	case 0:
 		return SealSegment(1, activeSegment(s).Id, s.FlushedEnd, int64(a.n))
 	case 1, 2:
@@ -156,22 +205,26 @@ func (a *aging) draw(t *rapid.T) Edit {
 	case 3:
 		return a.drawMerge(t)
 	case 4:
-		i := rapid.IntRange(0, len(s.Segments)-1).Draw(t, "drop")
-		if rapid.IntRange(0, 4).Draw(t, "blindly") == 0 {
-			return DropSegments(1, s.Segments[i].Id)
-		}
-		return DropSegments(1, s.Segments[i].Last())
+		return a.drawDrop(t)
 	case 5:
 		return StampObsolete(&Snapshot{State: clone(s), StoreTime: time.UnixMilli(int64(a.n))})
 	case 6:
 		var ids []base.ObjectID
 		for _, o := range s.Obsolete {
-			// Now and then one that has no stamp: the edit refuses it.
-			if o.SinceMs != 0 && rapid.Bool().Draw(t, "deleted") || rapid.IntRange(0, 30).Draw(t, "bug") == 0 {
+			// Now and then one that has no stamp, or of which ranges are listed: the edit refuses it.
+			if o.SinceMs != 0 && !o.SegmentsOnly && rapid.Bool().Draw(t, "deleted") || rapid.IntRange(0, 30).Draw(t, "bug") == 0 {
 				ids = append(ids, o.Ref.ID())
 			}
 		}
 		return ForgetObsolete(1, ids)
+	case 7:
+		for _, o := range s.Obsolete {
+			if o.SegmentsOnly && rapid.Bool().Draw(t, "deleted") {
+				return ForgetSegments(1, o.Ref.ID(), o.FirstSegment, o.LastSegment)
+			}
+		}
+	case 8, 9:
+		return a.drawRegroup(t)
 	}
 	size := rapid.Uint64Range(1, 4).Draw(t, "size")
 	at := s.Position.Pos()
@@ -184,6 +237,50 @@ func (a *aging) draw(t *rapid.T) Edit {
 		f.Seal = &Seal{TimeMs: int64(a.n)}
 	}
 	return f.Edit()
+}
+
+// drawDrop draws a drop of some segments or groups, now and then one that nothing allows.
+func (a *aging) drawDrop(t *rapid.T) Edit {
+	s := a.s
+	if len(s.Groups) > 0 && rapid.Bool().Draw(t, "groups") {
+		g := s.Groups[rapid.IntRange(0, len(s.Groups)-1).Draw(t, "group")]
+		index := a.shelf[g.Index.ID()]
+		from, to := index.opened.Live(g)
+		upTo := index.segments[rapid.IntRange(from, to-1).Draw(t, "drop")].Last()
+		if upTo == g.LastSegment {
+			return DropSegments(1, upTo, nil)
+		}
+		trimmed, err := index.opened.Trim(g, upTo)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return DropSegments(1, upTo, trimmed)
+	}
+	i := rapid.IntRange(0, len(s.Segments)-1).Draw(t, "drop")
+	if rapid.IntRange(0, 4).Draw(t, "blindly") == 0 {
+		return DropSegments(1, s.Segments[i].Id, nil)
+	}
+	return DropSegments(1, s.Segments[i].Last(), nil)
+}
+
+// drawRegroup draws a regrouping of some neighbouring groups and of the segments that follow them, if they have one
+// run each.
+func (a *aging) drawRegroup(t *rapid.T) Edit {
+	s := a.s
+	ready := 0
+	for ready < len(s.Segments)-1 && len(s.Segments[ready].Runs) == 1 {
+		ready++
+	}
+	from := rapid.IntRange(0, len(s.Groups)).Draw(t, "from")
+	to := rapid.IntRange(from, len(s.Groups)).Draw(t, "to")
+	segments := 0
+	if to == len(s.Groups) {
+		segments = rapid.IntRange(0, ready).Draw(t, "segments")
+	}
+	if to-from+segments == 0 {
+		return SealSegment(1, activeSegment(s).Id, s.FlushedEnd, int64(a.n))
+	}
+	return a.shelf.regroup(t, s, a.n, from, to, segments).Edit()
 }
 
 func (a *aging) drawCompaction(t *rapid.T) Edit {
@@ -214,9 +311,7 @@ func (a *aging) drawMerge(t *rapid.T) Edit {
 // after, stay, and of the many only the newest seal time counts.
 func TestRandomMerges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		a := &aging{s: emptyState(testEnv(1), 7), life: map[base.ObjectID]lifeStage{}}
-		a.do(t, OpenWriter(0, owner(1)))
-		a.do(t, OpenCompactor(0, owner(2)))
+		a := newAging(t)
 		for range rapid.IntRange(1, 20).Draw(t, "flushes") {
 			a.n++
 			at := a.s.Position.Pos()
@@ -276,8 +371,28 @@ func checkMerge(t *rapid.T, before, after *State) {
 func TestAgingEditsArePure(t *testing.T) {
 	s := stamped(t)
 	c := compact(s, 20, 2, 3, 0, 4)
+	x := shelf{}
+	grouped := clone(s)
+	mustApply(t, grouped, compact(s, 21, 2, 2, 0, 2).Edit(), compact(s, 22, 3, 3, 0, 2).Edit())
+	r := x.regroup(t, grouped, 23, 0, 0, 2)
+	for _, e := range []Edit{r.Edit(), DropSegments(1, 2, x.trim(t, r.Output, 2))} {
+		one, two := clone(grouped), clone(grouped)
+		if err := e.Apply(one); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Apply(two); err != nil {
+			t.Fatal(err)
+		}
+		requireEqual(t, one, two)
+		one.Groups[0].Records, one.Groups[0].Index.Epoch = 0, 0
+		for _, o := range one.Obsolete {
+			o.Ref.Epoch = 0
+		}
+		mustApply(t, grouped, e)
+		requireEqual(t, two, grouped)
+	}
 	was := clone(&State{Segments: []*Segment{{Runs: []*Run{c.Output}}}})
-	for _, e := range []Edit{c.Edit(), DropSegments(1, 2), ForgetObsolete(1, obsoleteIDs(s)),
+	for _, e := range []Edit{c.Edit(), DropSegments(1, 2, nil), ForgetObsolete(1, obsoleteIDs(s)),
 		StampObsolete(&Snapshot{State: s, StoreTime: time.UnixMilli(5)})} {
 		x, y := clone(s), clone(s)
 		errX, errY := e.Apply(x), e.Apply(y)

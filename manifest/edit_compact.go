@@ -12,8 +12,9 @@ import (
 )
 
 // ErrGone: what an edit names is not in the state any more, or not as it was when the edit
-// was planned: it was dropped, compacted or merged by another edit (F21, F23). Plan again from
-// a newer state. The outputs of a compaction that failed so are of no use.
+// was planned: it was dropped, trimmed, compacted, merged or regrouped by another edit (F21, F23). Plan
+// again from a newer state. The outputs of a compaction that failed so are of no use, unless it
+// was applied before and its segment moved to a group since: then the group's index lists them.
 var ErrGone = errors.New("gone since it was planned")
 
 // Compaction describes the commit of one compaction: neighbouring runs become one

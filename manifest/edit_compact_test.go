@@ -220,7 +220,7 @@ func TestCompactionPreconditions(t *testing.T) {
 // open still starts where the writer ended.
 func TestCompactionAfterACleanClose(t *testing.T) {
 	s := agedState(t)
-	mustApply(t, s, CloseClean(1, 95, Pos{1, 11}), compact(s, 20, 2, 3, 0, 4).Edit(), Beat(1, 9), OpenCompactor(1, owner(5)))
+	mustApply(t, s, CloseClean(1, 95, Pos{1, 11}, nil), compact(s, 20, 2, 3, 0, 4).Edit(), Beat(1, 9), OpenCompactor(1, owner(5)))
 	mustApply(t, s, compact(s, 21, 4, 4, 0, 3).Edit())
 	require.Equal(t, uint64(95), s.GetCleanNext())
 	mustApply(t, s, OpenWriter(1, owner(6)))
@@ -262,7 +262,7 @@ func TestF23DropWins(t *testing.T) {
 	for _, last := range []uint32{1, 2} {
 		s := agedState(t)
 		c := compact(s, 20, 1, last, 0, 2*int(last))
-		mustApply(t, s, DropSegments(1, 1))
+		mustApply(t, s, DropSegments(1, 1, nil))
 		before := clone(s)
 		require.ErrorIs(t, c.Edit().Apply(s), ErrGone)
 		requireEqual(t, before, s)

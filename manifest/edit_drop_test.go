@@ -14,7 +14,7 @@ import (
 func TestDropSegments(t *testing.T) {
 	s := agedState(t)
 	old := clone(s)
-	e := DropSegments(1, 2)
+	e := DropSegments(1, 2, nil)
 	mustApply(t, s, e)
 	want := clone(old)
 	want.Segments = want.Segments[2:]
@@ -24,27 +24,21 @@ func TestDropSegments(t *testing.T) {
 	}
 	requireEqual(t, want, s)
 	require.ErrorIs(t, e.Apply(s), ErrApplied)
-	require.ErrorIs(t, DropSegments(1, 1).Apply(s), ErrApplied)
+	require.ErrorIs(t, DropSegments(1, 1, nil).Apply(s), ErrApplied)
 
 	// Everything but the active segment; the log goes on.
-	mustApply(t, s, DropSegments(1, 3))
+	mustApply(t, s, DropSegments(1, 3, nil))
 	require.Len(t, s.Segments, 1)
 	f := flushAt(1, 10, 11, 10, 90, 100)
 	f.Segment, f.Seal = 4, &Seal{TimeMs: 200}
-	mustApply(t, s, f.Edit(), DropSegments(1, 4))
+	mustApply(t, s, f.Edit(), DropSegments(1, 4, nil))
 	requireEqual(t, &Segment{Id: 5, FirstSequence: 100}, s.Segments[0])
-	require.ErrorIs(t, DropSegments(1, 4).Apply(s), ErrApplied)
+	require.ErrorIs(t, DropSegments(1, 4, nil).Apply(s), ErrApplied)
 }
 
 func TestDropSegmentsPreconditions(t *testing.T) {
 	merge := func(first, last uint32, runs int) func(s *State) {
 		return func(s *State) { mustApply(t, s, compact(s, 20, first, last, 0, runs).Edit()) }
-	}
-	group := func(s *State) { // segment 1 moves to a group
-		g := richState().Groups[0]
-		g.FirstSegment, g.LastSegment, g.FirstSequence, g.EndSequence = 1, 1, 0, 20
-		s.Groups, s.Segments = []*Group{g}, s.Segments[1:]
-		require.NoError(t, Validate(s))
 	}
 	for _, x := range []struct {
 		name   string
@@ -61,11 +55,8 @@ func TestDropSegmentsPreconditions(t *testing.T) {
 		{"beyond the active", nil, 1, math.MaxUint32, nil, "segment 4 is active"},
 		{"F23 merged with newer ones", merge(1, 3, 6), 1, 2, ErrGone, "segment 1 was merged with those up to 3"},
 		{"F23 the last of two merged", merge(2, 3, 4), 1, 2, ErrGone, "segment 2 was merged with those up to 3"},
-		{"in a group", group, 1, 1, nil, "segment 1 lies in group"},
-		{"the older ones are in a group", group, 1, 2, nil, "segment 1 lies in group"},
-		{"older than the group", group, 1, 0, ErrApplied, ""},
-		{"closed", func(s *State) { mustApply(t, s, CloseClean(1, 90, Pos{1, 11})) }, 1, 1, ErrCleanlyClosed, ""},
-		{"closed, nothing to do", func(s *State) { mustApply(t, s, CloseClean(1, 90, Pos{1, 11})) }, 1, 0, ErrApplied, ""},
+		{"closed", func(s *State) { mustApply(t, s, CloseClean(1, 90, Pos{1, 11}, nil)) }, 1, 1, ErrCleanlyClosed, ""},
+		{"closed, nothing to do", func(s *State) { mustApply(t, s, CloseClean(1, 90, Pos{1, 11}, nil)) }, 1, 0, ErrApplied, ""},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			s := agedState(t)
@@ -73,7 +64,7 @@ func TestDropSegmentsPreconditions(t *testing.T) {
 				x.change(s)
 			}
 			before := clone(s)
-			err := DropSegments(x.epoch, x.upTo).Apply(s)
+			err := DropSegments(x.epoch, x.upTo, nil).Apply(s)
 			require.ErrorContains(t, err, x.text)
 			if x.is != nil {
 				require.ErrorIs(t, err, x.is)
@@ -91,7 +82,7 @@ func TestDropSegmentsPreconditions(t *testing.T) {
 func TestDropMergedSegments(t *testing.T) {
 	s := agedState(t)
 	mustApply(t, s, compact(s, 20, 1, 2, 0, 4).Edit())
-	mustApply(t, s, DropSegments(1, s.Segments[0].Last()))
+	mustApply(t, s, DropSegments(1, s.Segments[0].Last(), nil))
 	require.Equal(t, uint32(3), s.Segments[0].Id)
 	require.Len(t, s.Obsolete, 3+2, "inputs and outputs")
 }
@@ -99,7 +90,7 @@ func TestDropMergedSegments(t *testing.T) {
 // stamped is a state of which segment 1 was dropped, and everything obsolete has a stamp.
 func stamped(t *testing.T) *State {
 	s := agedState(t)
-	mustApply(t, s, DropSegments(1, 1))
+	mustApply(t, s, DropSegments(1, 1, nil))
 	mustApply(t, s, StampObsolete(&Snapshot{State: clone(s), StoreTime: time.UnixMilli(1000)}))
 	return s
 }
@@ -122,7 +113,7 @@ func TestForgetObsolete(t *testing.T) {
 
 	// After a clean close too, which it leaves as it is.
 	s = stamped(t)
-	mustApply(t, s, CloseClean(1, 92, Pos{1, 11}), e)
+	mustApply(t, s, CloseClean(1, 92, Pos{1, 11}, nil), e)
 	require.Equal(t, uint64(92), s.GetCleanNext())
 
 	for _, epoch := range []uint64{0, 2} {
@@ -134,7 +125,7 @@ func TestForgetObsolete(t *testing.T) {
 // anything named with it is forgotten.
 func TestF51NothingUnstampedIsForgotten(t *testing.T) {
 	s := stamped(t)
-	mustApply(t, s, DropSegments(1, 2))
+	mustApply(t, s, DropSegments(1, 2, nil))
 	before := clone(s)
 	err := ForgetObsolete(1, obsoleteIDs(s)).Apply(s)
 	require.ErrorContains(t, err, "was deleted before its grace period began")
@@ -146,9 +137,9 @@ func TestF51NothingUnstampedIsForgotten(t *testing.T) {
 // whoever put it there, and a stamp is never changed.
 func TestF51LaterEntriesWaitForALaterStamp(t *testing.T) {
 	s := agedState(t)
-	mustApply(t, s, DropSegments(1, 1))
+	mustApply(t, s, DropSegments(1, 1, nil))
 	early := StampObsolete(&Snapshot{State: clone(s), StoreTime: time.UnixMilli(1000)})
-	mustApply(t, s, compact(s, 20, 4, 4, 0, 2).Edit(), DropSegments(1, 2))
+	mustApply(t, s, compact(s, 20, 4, 4, 0, 2).Edit(), DropSegments(1, 2, nil))
 	late := StampObsolete(&Snapshot{State: clone(s), StoreTime: time.UnixMilli(2000)})
 	mustApply(t, s, early)
 	for i, o := range s.Obsolete {
@@ -182,7 +173,7 @@ func TestNamedObjects(t *testing.T) {
 	for kind, ns := range map[base.Kind][]int{
 		base.KindSST:   {21, 22, 23, 24, 26, 40},
 		base.KindIndex: {10, 11, 41},
-		base.KindState: {30},
+		base.KindState: {30, 32},
 		base.KindPin:   {31},
 	} {
 		for _, n := range ns {
@@ -190,14 +181,16 @@ func TestNamedObjects(t *testing.T) {
 		}
 	}
 	require.Equal(t, want, NamedObjects(s))
-	s.State, s.StatePosition = nil, nil
+	s.State, s.StateChanges, s.StatePosition = nil, nil, nil
+	s.StateSize, s.StateChangesSize = 0, 0
 	delete(want, ref(base.KindState, 30).ID())
+	delete(want, ref(base.KindState, 32).ID())
 	require.Equal(t, want, NamedObjects(s))
 	require.Empty(t, NamedObjects(emptyState(testEnv(1), 0)))
 
-	// An index that is named for its obsolete segments only.
+	// An index that is obsolete, with some of its segments.
 	s.Groups = nil
-	s.Segments[0].FirstSequence = 200
+	s.Obsolete = append(s.Obsolete, &Obsolete{Ref: ref(base.KindIndex, 10)})
 	require.NoError(t, Validate(s))
 	require.Contains(t, NamedObjects(s), ref(base.KindIndex, 10).ID())
 	require.NotContains(t, NamedObjects(s), ref(base.KindIndex, 11).ID())

@@ -26,7 +26,7 @@ type Flush struct {
 	// Start and End are the run's interval of sequences. Start is flushed_end,
 	// so that a gap after an unclean open belongs to the run.
 	Start, End uint64
-	// Next is the next sequence to be assigned when the edit was made, at least
+	// Next is the next sequence to be assigned when the memtable was frozen, or later, at least
 	// End. seq_limit rises to at least Next + SeqReserve (I3).
 	Next uint64
 	// Segment is the id of the segment that the memtable belongs to (I6).
@@ -39,6 +39,8 @@ type Flush struct {
 	LastTimestampMs int64
 	// Seal, if not nil, also seals the segment at End and starts the next one there.
 	Seal *Seal
+	// State, if not nil, is the small state at To. Nil: nothing of it changed since From.
+	State *StateUpdate
 }
 
 // Seal says how a flush seals its segment.
@@ -76,8 +78,10 @@ func (f Flush) apply(s *State) error {
 		}
 		s.LastTimestampMs = max(s.LastTimestampMs, f.LastTimestampMs)
 	}
+	if err := moveTo(s, f.Epoch, f.To, f.State); err != nil {
+		return err
+	}
 	g.Runs = append(g.Runs, run)
-	s.Position = f.To.Proto()
 	s.FlushedEnd = f.End
 	s.SeqLimit = max(s.SeqLimit, addSaturating(f.Next, SeqReserve))
 	if f.Seal != nil {

@@ -3,6 +3,7 @@ package manifest
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/annalsdb/annals/internal/base"
 )
@@ -107,6 +108,30 @@ func ForgetObsolete(epoch uint64, deleted []base.ObjectID) Edit {
 				return ErrApplied
 			}
 			s.Obsolete = kept
+			return nil
+		},
+	}
+}
+
+// ForgetSegments removes the entry of the segments [first, last] of an index from the obsolete list,
+// after their tables were deleted. It is already in force when there is no such entry. An entry without a stamp
+// is not removed: its grace period had not begun. Like ForgetObsolete it may follow a clean close.
+func ForgetSegments(epoch uint64, index base.ObjectID, first, last uint32) Edit {
+	key := obsoleteKey{index, true, segmentRange{first, last}}
+	return Edit{
+		Name: fmt.Sprintf("forget deleted segments %d to %d of %s", first, last, index.Name()),
+		Apply: func(s *State) error {
+			if err := checkEpoch("writer", s.Writer.GetEpoch(), epoch); err != nil {
+				return err
+			}
+			i := slices.IndexFunc(s.Obsolete, func(o *Obsolete) bool { return keyOf(o) == key })
+			if i < 0 {
+				return ErrApplied
+			}
+			if s.Obsolete[i].SinceMs == 0 {
+				return fmt.Errorf("segments %d to %d were deleted before their grace period began", first, last)
+			}
+			s.Obsolete = slices.Delete(s.Obsolete, i, i+1)
 			return nil
 		},
 	}

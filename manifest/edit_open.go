@@ -83,3 +83,21 @@ func Beat(epoch, to uint64) Edit {
 		},
 	}
 }
+
+// ReleaseCompactor says that the compactor of an epoch has stopped: a beat of 0, which none has that
+// lives. Another may take the next epoch at once.
+func ReleaseCompactor(epoch uint64) Edit {
+	return Edit{
+		Name: fmt.Sprintf("release compactor epoch %d", epoch),
+		Apply: func(s *State) error {
+			if err := checkEpoch("compactor", s.Compactor.GetEpoch(), epoch); err != nil {
+				return err
+			}
+			if s.CompactorBeat == 0 {
+				return ErrApplied
+			}
+			s.CompactorBeat = 0
+			return nil
+		},
+	}
+}

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -52,7 +53,7 @@ func TestF46UncleanOpensNeverReuseSequences(t *testing.T) {
 // F53: the clean mark is used once; the open that used it drops it.
 func TestF53CleanMarkIsDroppedByTheOpen(t *testing.T) {
 	s := openState(t)
-	mustApply(t, s, flushAt(1, 1, 2, 1, 0, 10).Edit(), CloseClean(1, 12, Pos{1, 4}))
+	mustApply(t, s, flushAt(1, 1, 2, 1, 0, 10).Edit(), CloseClean(1, 12, Pos{1, 4}, nil))
 	require.Equal(t, Pos{1, 4}, s.Position.Pos())
 	mustApply(t, s, OpenWriter(1, owner(2)))
 	require.Nil(t, s.CleanNext)
@@ -120,12 +121,12 @@ func TestPreconditions(t *testing.T) {
 		{"open compactor: another", OpenCompactor(0, owner(9)), ErrFenced, ""},
 		{"beat: applied", Beat(1, 1), ErrApplied, ""},
 		{"beat: fenced", Beat(2, 5), ErrFenced, ""},
-		{"skip: applied", SkipTo(1, Pos{1, 2}, Pos{1, 4}), ErrApplied, ""},
-		{"skip: not there yet", SkipTo(1, Pos{1, 4}, Pos{1, 5}), nil, "position is (1, 3)"},
-		{"skip: backwards", SkipTo(1, Pos{1, 3}, Pos{1, 2}), nil, "would not move"},
-		{"skip: nowhere", SkipTo(1, Pos{1, 3}, Pos{1, 3}), nil, "would not move"},
-		{"skip: beyond the epoch", SkipTo(1, Pos{1, 3}, Pos{2, 1}), nil, "not one that a writer of epoch 1 can reach"},
-		{"skip: fenced", SkipTo(0, Pos{1, 2}, Pos{1, 4}), ErrFenced, ""},
+		{"skip: applied", SkipTo(1, Pos{1, 2}, Pos{1, 4}, nil), ErrApplied, ""},
+		{"skip: not there yet", SkipTo(1, Pos{1, 4}, Pos{1, 5}, nil), nil, "position is (1, 3)"},
+		{"skip: backwards", SkipTo(1, Pos{1, 3}, Pos{1, 2}, nil), nil, "would not move"},
+		{"skip: nowhere", SkipTo(1, Pos{1, 3}, Pos{1, 3}, nil), nil, "would not move"},
+		{"skip: beyond the epoch", SkipTo(1, Pos{1, 3}, Pos{2, 1}, nil), nil, "not one that a writer of epoch 1 can reach"},
+		{"skip: fenced", SkipTo(0, Pos{1, 2}, Pos{1, 4}, nil), ErrFenced, ""},
 		{"limit: applied", RaiseLimit(1, limit), ErrApplied, ""},
 		{"limit: fenced", RaiseLimit(3, limit+1), ErrFenced, ""},
 		{"seal: other segment", SealSegment(1, 2, 10, 5), nil, "segment 1 is active, not 2"},
@@ -133,11 +134,11 @@ func TestPreconditions(t *testing.T) {
 		{"seal: not flushed that far", SealSegment(1, 1, 11, 5), nil, "flushed up to 10, not 11"},
 		{"seal: flushed further", SealSegment(1, 1, 9, 5), nil, "flushed up to 10, not 9"},
 		{"seal: fenced", SealSegment(2, 1, 10, 5), ErrFenced, ""},
-		{"close: below flushed", CloseClean(1, 9, Pos{1, 3}), nil, "is not within"},
-		{"close: above the limit", CloseClean(1, limit+1, Pos{1, 3}), nil, "is not within"},
-		{"close: F9 backwards", CloseClean(1, 10, Pos{1, 2}), nil, "would go back"},
-		{"close: beyond the epoch", CloseClean(1, 10, Pos{2, 1}), nil, "can reach"},
-		{"close: fenced", CloseClean(2, 10, Pos{1, 3}), ErrFenced, ""},
+		{"close: below flushed", CloseClean(1, 9, Pos{1, 3}, nil), nil, "is not within"},
+		{"close: above the limit", CloseClean(1, limit+1, Pos{1, 3}, nil), nil, "is not within"},
+		{"close: F9 backwards", CloseClean(1, 10, Pos{1, 2}, nil), nil, "would go back"},
+		{"close: beyond the epoch", CloseClean(1, 10, Pos{2, 1}, nil), nil, "can reach"},
+		{"close: fenced", CloseClean(2, 10, Pos{1, 3}, nil), ErrFenced, ""},
 		{"flush: fenced", flush(func(f *Flush) { f.Epoch = 2 }), ErrFenced, ""},
 		{"flush: applied", flush(func(f *Flush) { f.From = Pos{1, 2} }), ErrApplied, ""},
 		{"flush: F54 too early", flush(func(f *Flush) { f.From = Pos{1, 4} }), nil, "an earlier flush is missing"},
@@ -173,16 +174,16 @@ func TestPreconditions(t *testing.T) {
 func TestNothingFollowsACleanClose(t *testing.T) {
 	s := openState(t)
 	f := flushAt(1, 1, 3, 1, 0, 10).Edit()
-	mustApply(t, s, f, CloseClean(1, 10, Pos{1, 4}))
+	mustApply(t, s, f, CloseClean(1, 10, Pos{1, 4}, nil))
 	for _, e := range []Edit{
-		flushAt(1, 4, 5, 2, 10, 20).Edit(), SkipTo(1, Pos{1, 4}, Pos{1, 5}), RaiseLimit(1, 1<<40),
-		SealSegment(1, 1, 10, 5), CloseClean(1, 11, Pos{1, 4}),
+		flushAt(1, 4, 5, 2, 10, 20).Edit(), SkipTo(1, Pos{1, 4}, Pos{1, 5}, nil), RaiseLimit(1, 1<<40),
+		SealSegment(1, 1, 10, 5), CloseClean(1, 11, Pos{1, 4}, nil),
 	} {
 		require.ErrorIs(t, e.Apply(s), ErrCleanlyClosed, e.Name)
 	}
 	// What came before is still recognised.
 	require.ErrorIs(t, f.Apply(s), ErrApplied)
-	require.ErrorIs(t, CloseClean(1, 10, Pos{1, 4}).Apply(s), ErrApplied)
+	require.ErrorIs(t, CloseClean(1, 10, Pos{1, 4}, nil).Apply(s), ErrApplied)
 }
 
 func TestSealRefusesASegmentWithoutRecords(t *testing.T) {
@@ -256,28 +257,36 @@ func TestGuards(t *testing.T) {
 
 // Random sequences of edits, of the present and of passed epochs: every state is valid,
 // nothing ever goes backwards, and no edit can be applied twice.
-func TestRandomEdits(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		s := emptyState(testEnv(1), 7)
-		ids := 0
-		for range rapid.IntRange(1, 40).Draw(t, "steps") {
-			ids++
-			e := drawEdit(t, s, ids)
-			next := clone(s)
-			if err := e.Apply(next); err != nil {
-				continue
-			}
-			if err := Validate(next); err != nil {
-				t.Fatalf("%s: %v", e.Name, err)
-			}
-			checkForward(t, e, s, next)
-			again := clone(next)
-			if err := e.Apply(again); err == nil {
-				t.Fatalf("%s can be applied twice", e.Name)
-			}
-			s = next
+func TestRandomEdits(t *testing.T) { rapid.Check(t, randomEdits) }
+
+func randomEdits(t *rapid.T) {
+	s := emptyState(testEnv(1), 7)
+	ids := 0
+	for range rapid.IntRange(1, 40).Draw(t, "steps") {
+		ids++
+		e := drawEdit(t, s, ids)
+		next := clone(s)
+		if err := e.Apply(next); err != nil {
+			continue
 		}
-	})
+		if err := Validate(next); err != nil {
+			t.Fatalf("%s: %v", e.Name, err)
+		}
+		checkForward(t, e, s, next)
+		again := clone(next)
+		if err := e.Apply(again); err == nil {
+			t.Fatalf("%s can be applied twice", e.Name)
+		}
+		s = next
+	}
+}
+
+// FuzzEdits is TestRandomEdits on what a fuzzer draws.
+func FuzzEdits(f *testing.F) {
+	draws := make([]byte, 8<<10)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(draws) // never fails
+	f.Add(draws)
+	f.Fuzz(rapid.MakeFuzz(randomEdits))
 }
 
 func checkForward(t *rapid.T, e Edit, s, next *State) {
@@ -291,7 +300,7 @@ func checkForward(t *rapid.T, e Edit, s, next *State) {
 		t.Fatalf("%s: seq_limit went back", e.Name)
 	case next.Writer.Epoch < s.Writer.Epoch || next.Compactor.Epoch < s.Compactor.Epoch:
 		t.Fatalf("%s: an epoch went back", e.Name)
-	case next.CompactorBeat < s.CompactorBeat || next.LastTimestampMs < s.LastTimestampMs:
+	case next.CompactorBeat < s.CompactorBeat && next.CompactorBeat > 0 || next.LastTimestampMs < s.LastTimestampMs:
 		t.Fatalf("%s: beat or timestamp went back", e.Name)
 	}
 }
@@ -311,9 +320,12 @@ func drawEdit(t *rapid.T, s *State, n int) Edit {
 	case 1:
 		return OpenCompactor(s.Compactor.Epoch, owner(n))
 	case 2:
+		if rapid.IntRange(0, 3).Draw(t, "release") == 0 {
+			return ReleaseCompactor(s.Compactor.Epoch)
+		}
 		return Beat(s.Compactor.Epoch, s.CompactorBeat+small.Draw(t, "beat"))
 	case 3:
-		return SkipTo(epoch, at, to)
+		return SkipTo(epoch, at, to, drawUpdate(t, s, epoch, n))
 	case 4:
 		return RaiseLimit(epoch, s.SeqLimit+small.Draw(t, "raise"))
 	case 5:
@@ -322,7 +334,7 @@ func drawEdit(t *rapid.T, s *State, n int) Edit {
 		if rapid.IntRange(0, 3).Draw(t, "close") > 0 {
 			return RaiseLimit(epoch, s.SeqLimit+1)
 		}
-		return CloseClean(epoch, s.FlushedEnd+small.Draw(t, "next"), to)
+		return CloseClean(epoch, s.FlushedEnd+small.Draw(t, "next"), to, drawUpdate(t, s, epoch, n))
 	}
 	f := Flush{Epoch: epoch, From: at, To: to, Start: s.FlushedEnd, End: s.FlushedEnd + 1 + small.Draw(t, "len"),
 		Segment: active.Id, SegmentStartMs: 10, LastTimestampMs: 20}
@@ -334,7 +346,25 @@ func drawEdit(t *rapid.T, s *State, n int) Edit {
 	if rapid.Bool().Draw(t, "seal") {
 		f.Seal = &Seal{TimeMs: int64(n)}
 	}
+	f.State = drawUpdate(t, s, epoch, n)
 	return f.Edit()
+}
+
+// drawUpdate draws what becomes of the small state.
+func drawUpdate(t *rapid.T, s *State, epoch uint64, n int) *StateUpdate {
+	switch rapid.IntRange(0, 5).Draw(t, "state") {
+	case 0:
+		return stateUpdate(epoch, n, 0)
+	case 1:
+		if s.State != nil {
+			return &StateUpdate{Base: s.State, BaseBytes: s.StateSize, Changes: stateRef(epoch, -n), ChangesBytes: 9}
+		}
+	case 2:
+		return stateUpdate(epoch, n, -n)
+	case 3:
+		return &StateUpdate{}
+	}
+	return nil
 }
 
 // Edits must be pure: on the same state they give the same result, and they do not
@@ -344,7 +374,7 @@ func TestEditsArePure(t *testing.T) {
 	f := flushAt(1, 1, 2, 1, 0, 10)
 	f.Seal = &Seal{TimeMs: 5}
 	was := proto.CloneOf(f.Run)
-	for _, e := range []Edit{f.Edit(), OpenWriter(1, owner(3)), CloseClean(1, 4, Pos{1, 2}), RaiseLimit(1, 1<<50),
+	for _, e := range []Edit{f.Edit(), OpenWriter(1, owner(3)), CloseClean(1, 4, Pos{1, 2}, nil), RaiseLimit(1, 1<<50),
 		{Name: "own", Apply: func(s *State) error { s.Obsolete = append(s.Obsolete, obsoleteObject(9)); return nil }}} {
 		a, b := clone(s), clone(s)
 		mustApply(t, a, e)

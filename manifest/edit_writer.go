@@ -6,9 +6,10 @@ import (
 	"math"
 )
 
-// SkipTo moves position from one place to another when nothing between them needs
-// replay, such as empty epochs of a crash loop (F56). Nothing else changes.
-func SkipTo(epoch uint64, from, to Pos) Edit {
+// SkipTo moves position from one place to another when no record between them needs
+// replay, such as empty epochs of a crash loop (F56). With state, the small state is that at to; without,
+// nothing of it changed between them. Nothing else changes.
+func SkipTo(epoch uint64, from, to Pos, state *StateUpdate) Edit {
 	return Edit{
 		Name: fmt.Sprintf("skip from %v to %v", from, to),
 		Apply: func(s *State) error {
@@ -25,8 +26,7 @@ func SkipTo(epoch uint64, from, to Pos) Edit {
 			if err := checkMove(s, to); err != nil {
 				return err
 			}
-			s.Position = to.Proto()
-			return nil
+			return moveTo(s, epoch, to, state)
 		},
 	}
 }
@@ -82,8 +82,9 @@ func sealActive(s *State, segment uint32, end uint64, sealTimeMs int64) error {
 
 // CloseClean is a writer's last edit: nothing is unflushed, next is the sequence that
 // it would have assigned next, and replay has nothing to do before to. The next open
-// starts at next instead of at seq_limit.
-func CloseClean(epoch, next uint64, to Pos) Edit {
+// starts at next instead of at seq_limit. With state, the small state is that at to; without, nothing of it
+// changed since position.
+func CloseClean(epoch, next uint64, to Pos, state *StateUpdate) Edit {
 	return Edit{
 		Name: fmt.Sprintf("close at sequence %d, position %v", next, to),
 		Apply: func(s *State) error {
@@ -99,7 +100,10 @@ func CloseClean(epoch, next uint64, to Pos) Edit {
 			if err := checkMove(s, to); err != nil {
 				return err
 			}
-			s.Position, s.CleanNext = to.Proto(), &next
+			if err := moveTo(s, epoch, to, state); err != nil {
+				return err
+			}
+			s.CleanNext = &next
 			return nil
 		},
 	}

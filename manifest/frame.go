@@ -83,18 +83,10 @@ func newDecoder() *zstd.Decoder {
 
 // seal puts message into a frame. The message must not exceed MaxManifestBytes.
 func (k frameKind) seal(tree uint32, message []byte) []byte {
-	if len(message) > MaxManifestBytes {
-		panic(fmt.Sprintf("manifest: message of %d bytes", len(message)))
-	}
-	out := make([]byte, headerBytes, headerBytes+len(message)/2+sumBytes)
-	out = zstdEncoder.EncodeAll(message, out)
-	out[offCodec] = codecZstd
-	if n := len(out) - headerBytes; n >= len(message) || n < (len(message)+maxRatio-1)/maxRatio {
-		out = append(out[:headerBytes], message...)
-		out[offCodec] = codecRaw
-	}
+	out, codec := pack(make([]byte, headerBytes, headerBytes+len(message)/2+sumBytes), message)
 	copy(out, k.magic)
 	binary.LittleEndian.PutUint32(out[offVersion:], FormatVersion)
+	out[offCodec] = codec
 	binary.LittleEndian.PutUint32(out[offLength:], uint32(len(message)))
 	return binary.LittleEndian.AppendUint64(out, k.checksum(tree, out))
 }
@@ -121,35 +113,55 @@ func (k frameKind) open(name string, tree uint32, body []byte) ([]byte, error) {
 	if r := body[offReserved:offLength]; r[0]|r[1]|r[2] != 0 {
 		return nil, base.Corruptf(name, offReserved, "reserved bytes are not zero")
 	}
-	return k.decode(name, body[offCodec], uint64(binary.LittleEndian.Uint32(body[offLength:])), checked[headerBytes:])
-}
-
-func (k frameKind) decode(name string, codec byte, length uint64, payload []byte) ([]byte, error) {
-	if length > MaxManifestBytes {
-		return nil, base.Corruptf(name, offLength, "decoded length %d is above %d", length, MaxManifestBytes)
+	message, err := unpack(body[offCodec], binary.LittleEndian.Uint32(body[offLength:]), checked[headerBytes:])
+	if err != nil {
+		return nil, base.Corruptf(name, offCodec, "%v", err)
 	}
-	switch codec {
-	case codecRaw:
-		if length != uint64(len(payload)) {
-			return nil, base.Corruptf(name, offLength, "decoded length %d, payload has %d bytes", length, len(payload))
-		}
-		return payload, nil
-	case codecZstd:
-		if length > maxRatio*uint64(len(payload)) {
-			return nil, base.Corruptf(name, offLength, "decoded length %d is above %d times the payload's %d bytes", length, maxRatio, len(payload))
-		}
-		message, err := zstdDecoder.DecodeAll(payload, make([]byte, 0, length))
-		if err != nil {
-			return nil, base.Corruptf(name, headerBytes, "decompress: %v", err)
-		}
-		if uint64(len(message)) != length {
-			return nil, base.Corruptf(name, offLength, "decoded length %d, payload decodes to %d bytes", length, len(message))
-		}
-		return message, nil
-	}
-	return nil, base.Corruptf(name, offCodec, "unknown codec %d", codec)
+	return message, nil
 }
 
 func (k frameKind) checksum(tree uint32, checked []byte) uint64 {
 	return base.Checksum(base.Seed([]byte(k.seed), uint64(tree)), checked)
+}
+
+// pack appends a payload that decodes to message, and tells its codec. A message that does not get smaller,
+// or so much smaller that unpack would refuse it, is stored as it is. It must not exceed MaxManifestBytes.
+func pack(out, message []byte) ([]byte, byte) {
+	if len(message) > MaxManifestBytes {
+		panic(fmt.Sprintf("manifest: message of %d bytes", len(message)))
+	}
+	start := len(out)
+	out = zstdEncoder.EncodeAll(message, out)
+	if n := len(out) - start; n >= len(message) || n < (len(message)+maxRatio-1)/maxRatio {
+		return append(out[:start], message...), codecRaw
+	}
+	return out, codecZstd
+}
+
+// unpack decodes a payload. The result may share memory with it. It allocates at most maxRatio times
+// the size of the payload, and never more than MaxManifestBytes.
+func unpack(codec byte, length uint32, payload []byte) ([]byte, error) {
+	if length > MaxManifestBytes {
+		return nil, fmt.Errorf("decoded length %d is above %d", length, MaxManifestBytes)
+	}
+	switch codec {
+	case codecRaw:
+		if int64(length) != int64(len(payload)) {
+			return nil, fmt.Errorf("decoded length %d, payload has %d bytes", length, len(payload))
+		}
+		return payload, nil
+	case codecZstd:
+		if int64(length) > maxRatio*int64(len(payload)) {
+			return nil, fmt.Errorf("decoded length %d is above %d times the payload's %d bytes", length, maxRatio, len(payload))
+		}
+		message, err := zstdDecoder.DecodeAll(payload, make([]byte, 0, length))
+		if err != nil {
+			return nil, fmt.Errorf("decompress: %w", err)
+		}
+		if len(message) != int(length) {
+			return nil, fmt.Errorf("decoded length %d, payload decodes to %d bytes", length, len(message))
+		}
+		return message, nil
+	}
+	return nil, fmt.Errorf("unknown codec %d", codec)
 }

@@ -71,13 +71,15 @@ func run(n int, start, end uint64) *Run {
 func obsoleteObject(n int) *Obsolete { return &Obsolete{Ref: ref(base.KindSST, n), Size: 10} }
 
 // richState uses every field: two groups, a merged sealed segment, an active one
-// with a gap run, small state, pins, both kinds of obsolete entries.
+// with a gap run, both objects of small state, pins, both kinds of obsolete entries.
 func richState() *State {
 	group := func(n int, firstSeg, lastSeg uint32, first, end uint64) *Group {
 		return &Group{
-			Id: id16(n), Index: ref(base.KindIndex, n), IndexSize: 5000, TocOffset: 4000, ShardBytes: 65536,
+			Id: id16(n), Index: ref(base.KindIndex, n), IndexSize: 5000, TocOffset: 4000,
+			Shards: 2, ShardBytes: 1024, Keys: 40, Segments: 3,
 			FirstSegment: firstSeg, LastSegment: lastSeg, FirstSequence: first, EndSequence: end,
-			StartTimeMs: 1, FirstSealTimeMs: 2, LastSealTimeMs: 3, Tables: 4, Records: 50, Bytes: 600, StoredBytes: 300,
+			StartTimeMs: 1, FirstSealTimeMs: 2, LastSealTimeMs: 3, Tables: 4, Records: 40,
+			Bytes: 600, StoredBytes: 300,
 		}
 	}
 	spanning := run(20, 200, 260)
@@ -99,7 +101,8 @@ func richState() *State {
 			{Id: 21, FirstSequence: 300, StartTimeMs: 7,
 				Runs: []*Run{{Id: id16(25), Start: 300, End: 350}, run(26, 350, 400)}},
 		},
-		State: ref(base.KindState, 30), StatePosition: &Position{Epoch: 3, Id: 5},
+		State: ref(base.KindState, 30), StateSize: 700, StatePosition: &Position{Epoch: 3, Id: 5},
+		StateChanges: ref(base.KindState, 32), StateChangesSize: 70,
 		Pins: []*Pin{{Ref: ref(base.KindPin, 31), CreatedMs: 5, ExpiresMs: 6, Name: "backup"}},
 		Obsolete: []*Obsolete{
 			obsoleteObject(40),

@@ -7,6 +7,9 @@
 // resolved by looking. A Committer folds the edits of one process into commits.
 // docs/format/manifest.md specifies the bytes and what must hold between them.
 //
+// Segments that nothing changes any more leave MANIFEST but for one line: their tables are listed,
+// and their keys can be looked up, in indexes (Index, Shard, IndexBuilder; docs/format/idx.md).
+//
 // Invariants that this package upholds (numbered as in the whole project):
 //
 //	I2  writer epochs only rise, by the compare-and-swap that opens; an edit of a
@@ -52,7 +55,7 @@ const SeqReserve = 1 << 24
 
 // Errors that callers tell apart. Bytes that are wrong match base.ErrCorrupt.
 var (
-	// ErrVersion: LOG or MANIFEST has a format version that this binary does not
+	// ErrVersion: LOG, MANIFEST or an index has a format version that this binary does not
 	// know. Use a newer binary.
 	ErrVersion = errors.New("unknown format version")
 	// ErrFeature: the log needs a feature that this binary lacks; the error names
@@ -67,6 +70,11 @@ var (
 	// ErrMissingLog: MANIFEST has been in use, LOG does not exist. Damage: restore
 	// LOG. Nothing was created.
 	ErrMissingLog = errors.New("MANIFEST is in use but LOG does not exist")
+	// ErrMissingHeads: neither LOG nor MANIFEST exists, and objects of a log do. Damage: restore
+	// both. Nothing was created.
+	ErrMissingHeads = errors.New("objects of a log are here, but neither LOG nor MANIFEST")
+	// ErrLogExists: a LOG was to be made anew, and there is one.
+	ErrLogExists = errors.New("LOG exists")
 	// ErrFenced: another process took a higher epoch. This one must stop.
 	ErrFenced = errors.New("fenced: another process took over")
 	// ErrCleanlyClosed: a writer edit after the same writer closed cleanly.

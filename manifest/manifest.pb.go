@@ -298,9 +298,9 @@ type State struct {
 	Segments []*Segment `protobuf:"bytes,13,rep,name=segments,proto3" json:"segments,omitempty"`
 	// Consolidated segments whose SST lists moved to .idx objects, in order, all before segments.
 	Groups []*Group `protobuf:"bytes,14,rep,name=groups,proto3" json:"groups,omitempty"`
-	// The small state (cursors, producers) in force; absent: empty.
+	// The small state (cursors, producers) in force: its base; absent: empty.
 	State *ObjectRef `protobuf:"bytes,15,opt,name=state,proto3" json:"state,omitempty"`
-	// State entries below this position are in the state object.
+	// State entries below this position are in the state objects: position, if they are there.
 	StatePosition *Position   `protobuf:"bytes,16,opt,name=state_position,json=statePosition,proto3" json:"state_position,omitempty"`
 	Pins          []*Pin      `protobuf:"bytes,17,rep,name=pins,proto3" json:"pins,omitempty"`
 	Obsolete      []*Obsolete `protobuf:"bytes,18,rep,name=obsolete,proto3" json:"obsolete,omitempty"`
@@ -310,6 +310,11 @@ type State struct {
 	// Features that a binary must know to read or edit this state: those of LOG,
 	// repeated so that a process that is already running learns of them too.
 	RequiredFeatures []string `protobuf:"bytes,20,rep,name=required_features,json=requiredFeatures,proto3" json:"required_features,omitempty"`
+	// What changed in the small state since its base; absent: nothing.
+	StateChanges *ObjectRef `protobuf:"bytes,21,opt,name=state_changes,json=stateChanges,proto3" json:"state_changes,omitempty"`
+	// Bytes of the two state objects.
+	StateSize        uint64 `protobuf:"varint,22,opt,name=state_size,json=stateSize,proto3" json:"state_size,omitempty"`
+	StateChangesSize uint64 `protobuf:"varint,23,opt,name=state_changes_size,json=stateChangesSize,proto3" json:"state_changes_size,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -482,6 +487,27 @@ func (x *State) GetRequiredFeatures() []string {
 		return x.RequiredFeatures
 	}
 	return nil
+}
+
+func (x *State) GetStateChanges() *ObjectRef {
+	if x != nil {
+		return x.StateChanges
+	}
+	return nil
+}
+
+func (x *State) GetStateSize() uint64 {
+	if x != nil {
+		return x.StateSize
+	}
+	return 0
+}
+
+func (x *State) GetStateChangesSize() uint64 {
+	if x != nil {
+		return x.StateChangesSize
+	}
+	return 0
 }
 
 // Owner is a process that holds one of the two epochs of a tree.
@@ -923,15 +949,21 @@ type Group struct {
 	FirstSequence uint64 `protobuf:"varint,8,opt,name=first_sequence,json=firstSequence,proto3" json:"first_sequence,omitempty"`
 	EndSequence   uint64 `protobuf:"varint,9,opt,name=end_sequence,json=endSequence,proto3" json:"end_sequence,omitempty"`
 	StartTimeMs   int64  `protobuf:"varint,10,opt,name=start_time_ms,json=startTimeMs,proto3" json:"start_time_ms,omitempty"`
-	// Seal times of the first and of the last live segment.
+	// Seal time of the first live segment, and the latest of any.
 	FirstSealTimeMs int64  `protobuf:"varint,11,opt,name=first_seal_time_ms,json=firstSealTimeMs,proto3" json:"first_seal_time_ms,omitempty"`
 	LastSealTimeMs  int64  `protobuf:"varint,12,opt,name=last_seal_time_ms,json=lastSealTimeMs,proto3" json:"last_seal_time_ms,omitempty"`
 	Tables          uint32 `protobuf:"varint,13,opt,name=tables,proto3" json:"tables,omitempty"`
 	Records         uint64 `protobuf:"varint,14,opt,name=records,proto3" json:"records,omitempty"`
 	Bytes           uint64 `protobuf:"varint,15,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	StoredBytes     uint64 `protobuf:"varint,16,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Live segments, at most 64.
+	Segments uint32 `protobuf:"varint,17,opt,name=segments,proto3" json:"segments,omitempty"`
+	// Key shards of the index, a power of two.
+	Shards uint32 `protobuf:"varint,18,opt,name=shards,proto3" json:"shards,omitempty"`
+	// Entries in the index's shards: distinct key hashes of all its segments, live or not.
+	Keys          uint64 `protobuf:"varint,19,opt,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Group) Reset() {
@@ -1076,6 +1108,223 @@ func (x *Group) GetStoredBytes() uint64 {
 	return 0
 }
 
+func (x *Group) GetSegments() uint32 {
+	if x != nil {
+		return x.Segments
+	}
+	return 0
+}
+
+func (x *Group) GetShards() uint32 {
+	if x != nil {
+		return x.Shards
+	}
+	return 0
+}
+
+func (x *Group) GetKeys() uint64 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
+// IndexContents is the table of contents of an .idx object.
+type IndexContents struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In order; the number of a segment is its bit in the masks of the key shards.
+	Segments      []*IndexedSegment `protobuf:"bytes,1,rep,name=segments,proto3" json:"segments,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IndexContents) Reset() {
+	*x = IndexContents{}
+	mi := &file_manifest_manifest_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IndexContents) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IndexContents) ProtoMessage() {}
+
+func (x *IndexContents) ProtoReflect() protoreflect.Message {
+	mi := &file_manifest_manifest_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IndexContents.ProtoReflect.Descriptor instead.
+func (*IndexContents) Descriptor() ([]byte, []int) {
+	return file_manifest_manifest_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *IndexContents) GetSegments() []*IndexedSegment {
+	if x != nil {
+		return x.Segments
+	}
+	return nil
+}
+
+// IndexedSegment is one consolidated segment of an .idx object.
+type IndexedSegment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its one run is without tables: they are in the list.
+	Segment    *Segment `protobuf:"bytes,1,opt,name=segment,proto3" json:"segment,omitempty"`
+	ListOffset uint64   `protobuf:"varint,2,opt,name=list_offset,json=listOffset,proto3" json:"list_offset,omitempty"`
+	ListSize   uint32   `protobuf:"varint,3,opt,name=list_size,json=listSize,proto3" json:"list_size,omitempty"`
+	Tables     uint32   `protobuf:"varint,4,opt,name=tables,proto3" json:"tables,omitempty"`
+	Records    uint64   `protobuf:"varint,5,opt,name=records,proto3" json:"records,omitempty"`
+	// Key and value bytes of its records before compression.
+	Bytes uint64 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Sizes of its tables.
+	StoredBytes uint64 `protobuf:"varint,7,opt,name=stored_bytes,json=storedBytes,proto3" json:"stored_bytes,omitempty"`
+	// Distinct keys.
+	Keys          uint64 `protobuf:"varint,8,opt,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *IndexedSegment) Reset() {
+	*x = IndexedSegment{}
+	mi := &file_manifest_manifest_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *IndexedSegment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*IndexedSegment) ProtoMessage() {}
+
+func (x *IndexedSegment) ProtoReflect() protoreflect.Message {
+	mi := &file_manifest_manifest_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use IndexedSegment.ProtoReflect.Descriptor instead.
+func (*IndexedSegment) Descriptor() ([]byte, []int) {
+	return file_manifest_manifest_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *IndexedSegment) GetSegment() *Segment {
+	if x != nil {
+		return x.Segment
+	}
+	return nil
+}
+
+func (x *IndexedSegment) GetListOffset() uint64 {
+	if x != nil {
+		return x.ListOffset
+	}
+	return 0
+}
+
+func (x *IndexedSegment) GetListSize() uint32 {
+	if x != nil {
+		return x.ListSize
+	}
+	return 0
+}
+
+func (x *IndexedSegment) GetTables() uint32 {
+	if x != nil {
+		return x.Tables
+	}
+	return 0
+}
+
+func (x *IndexedSegment) GetRecords() uint64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *IndexedSegment) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *IndexedSegment) GetStoredBytes() uint64 {
+	if x != nil {
+		return x.StoredBytes
+	}
+	return 0
+}
+
+func (x *IndexedSegment) GetKeys() uint64 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
+// TableList is the SSTs of one segment of an .idx object.
+type TableList struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tables        []*Table               `protobuf:"bytes,1,rep,name=tables,proto3" json:"tables,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TableList) Reset() {
+	*x = TableList{}
+	mi := &file_manifest_manifest_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TableList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TableList) ProtoMessage() {}
+
+func (x *TableList) ProtoReflect() protoreflect.Message {
+	mi := &file_manifest_manifest_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TableList.ProtoReflect.Descriptor instead.
+func (*TableList) Descriptor() ([]byte, []int) {
+	return file_manifest_manifest_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *TableList) GetTables() []*Table {
+	if x != nil {
+		return x.Tables
+	}
+	return nil
+}
+
 // ObjectRef names a written-once object, possibly of another tree.
 type ObjectRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1093,7 +1342,7 @@ type ObjectRef struct {
 
 func (x *ObjectRef) Reset() {
 	*x = ObjectRef{}
-	mi := &file_manifest_manifest_proto_msgTypes[9]
+	mi := &file_manifest_manifest_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1105,7 +1354,7 @@ func (x *ObjectRef) String() string {
 func (*ObjectRef) ProtoMessage() {}
 
 func (x *ObjectRef) ProtoReflect() protoreflect.Message {
-	mi := &file_manifest_manifest_proto_msgTypes[9]
+	mi := &file_manifest_manifest_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1118,7 +1367,7 @@ func (x *ObjectRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectRef.ProtoReflect.Descriptor instead.
 func (*ObjectRef) Descriptor() ([]byte, []int) {
-	return file_manifest_manifest_proto_rawDescGZIP(), []int{9}
+	return file_manifest_manifest_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ObjectRef) GetTree() uint32 {
@@ -1179,7 +1428,7 @@ type Pin struct {
 
 func (x *Pin) Reset() {
 	*x = Pin{}
-	mi := &file_manifest_manifest_proto_msgTypes[10]
+	mi := &file_manifest_manifest_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1191,7 +1440,7 @@ func (x *Pin) String() string {
 func (*Pin) ProtoMessage() {}
 
 func (x *Pin) ProtoReflect() protoreflect.Message {
-	mi := &file_manifest_manifest_proto_msgTypes[10]
+	mi := &file_manifest_manifest_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1204,7 +1453,7 @@ func (x *Pin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Pin.ProtoReflect.Descriptor instead.
 func (*Pin) Descriptor() ([]byte, []int) {
-	return file_manifest_manifest_proto_rawDescGZIP(), []int{10}
+	return file_manifest_manifest_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Pin) GetRef() *ObjectRef {
@@ -1252,7 +1501,7 @@ type Obsolete struct {
 
 func (x *Obsolete) Reset() {
 	*x = Obsolete{}
-	mi := &file_manifest_manifest_proto_msgTypes[11]
+	mi := &file_manifest_manifest_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1264,7 +1513,7 @@ func (x *Obsolete) String() string {
 func (*Obsolete) ProtoMessage() {}
 
 func (x *Obsolete) ProtoReflect() protoreflect.Message {
-	mi := &file_manifest_manifest_proto_msgTypes[11]
+	mi := &file_manifest_manifest_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1277,7 +1526,7 @@ func (x *Obsolete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Obsolete.ProtoReflect.Descriptor instead.
 func (*Obsolete) Descriptor() ([]byte, []int) {
-	return file_manifest_manifest_proto_rawDescGZIP(), []int{11}
+	return file_manifest_manifest_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Obsolete) GetRef() *ObjectRef {
@@ -1339,7 +1588,7 @@ const file_manifest_manifest_proto_rawDesc = "" +
 	"\tstart_key\x18\x02 \x01(\fR\bstartKey\x12\x1c\n" +
 	"\aend_key\x18\x03 \x01(\fH\x00R\x06endKey\x88\x01\x01B\n" +
 	"\n" +
-	"\b_end_key\"\xf4\x06\n" +
+	"\b_end_key\"\x85\b\n" +
 	"\x05State\x12%\n" +
 	"\x0eformat_version\x18\x01 \x01(\rR\rformatVersion\x12\x15\n" +
 	"\x06log_id\x18\x02 \x01(\fR\x05logId\x12\x12\n" +
@@ -1363,7 +1612,11 @@ const file_manifest_manifest_proto_rawDesc = "" +
 	"\x04pins\x18\x11 \x03(\v2\x17.annals.manifest.v1.PinR\x04pins\x128\n" +
 	"\bobsolete\x18\x12 \x03(\v2\x1c.annals.manifest.v1.ObsoleteR\bobsolete\x12\x1b\n" +
 	"\tcommit_id\x18\x13 \x01(\fR\bcommitId\x12+\n" +
-	"\x11required_features\x18\x14 \x03(\tR\x10requiredFeaturesB\r\n" +
+	"\x11required_features\x18\x14 \x03(\tR\x10requiredFeatures\x12B\n" +
+	"\rstate_changes\x18\x15 \x01(\v2\x1d.annals.manifest.v1.ObjectRefR\fstateChanges\x12\x1d\n" +
+	"\n" +
+	"state_size\x18\x16 \x01(\x04R\tstateSize\x12,\n" +
+	"\x12state_changes_size\x18\x17 \x01(\x04R\x10stateChangesSizeB\r\n" +
 	"\v_clean_next\"-\n" +
 	"\x05Owner\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x0e\n" +
@@ -1402,7 +1655,7 @@ const file_manifest_manifest_proto_rawDesc = "" +
 	"\x04keys\x18\v \x01(\x04R\x04keys\x12\x14\n" +
 	"\x05bytes\x18\f \x01(\x04R\x05bytesB\f\n" +
 	"\n" +
-	"_upper_key\"\xa4\x04\n" +
+	"_upper_key\"\xec\x04\n" +
 	"\x05Group\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\fR\x02id\x123\n" +
 	"\x05index\x18\x02 \x01(\v2\x1d.annals.manifest.v1.ObjectRefR\x05index\x12\x1d\n" +
@@ -1423,7 +1676,24 @@ const file_manifest_manifest_proto_rawDesc = "" +
 	"\x06tables\x18\r \x01(\rR\x06tables\x12\x18\n" +
 	"\arecords\x18\x0e \x01(\x04R\arecords\x12\x14\n" +
 	"\x05bytes\x18\x0f \x01(\x04R\x05bytes\x12!\n" +
-	"\fstored_bytes\x18\x10 \x01(\x04R\vstoredBytes\"\xbf\x01\n" +
+	"\fstored_bytes\x18\x10 \x01(\x04R\vstoredBytes\x12\x1a\n" +
+	"\bsegments\x18\x11 \x01(\rR\bsegments\x12\x16\n" +
+	"\x06shards\x18\x12 \x01(\rR\x06shards\x12\x12\n" +
+	"\x04keys\x18\x13 \x01(\x04R\x04keys\"O\n" +
+	"\rIndexContents\x12>\n" +
+	"\bsegments\x18\x01 \x03(\v2\".annals.manifest.v1.IndexedSegmentR\bsegments\"\x84\x02\n" +
+	"\x0eIndexedSegment\x125\n" +
+	"\asegment\x18\x01 \x01(\v2\x1b.annals.manifest.v1.SegmentR\asegment\x12\x1f\n" +
+	"\vlist_offset\x18\x02 \x01(\x04R\n" +
+	"listOffset\x12\x1b\n" +
+	"\tlist_size\x18\x03 \x01(\rR\blistSize\x12\x16\n" +
+	"\x06tables\x18\x04 \x01(\rR\x06tables\x12\x18\n" +
+	"\arecords\x18\x05 \x01(\x04R\arecords\x12\x14\n" +
+	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\x12!\n" +
+	"\fstored_bytes\x18\a \x01(\x04R\vstoredBytes\x12\x12\n" +
+	"\x04keys\x18\b \x01(\x04R\x04keys\">\n" +
+	"\tTableList\x121\n" +
+	"\x06tables\x18\x01 \x03(\v2\x19.annals.manifest.v1.TableR\x06tables\"\xbf\x01\n" +
 	"\tObjectRef\x12\x12\n" +
 	"\x04tree\x18\x01 \x01(\rR\x04tree\x12,\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x18.annals.manifest.v1.KindR\x04kind\x12,\n" +
@@ -1471,22 +1741,25 @@ func file_manifest_manifest_proto_rawDescGZIP() []byte {
 }
 
 var file_manifest_manifest_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_manifest_manifest_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_manifest_manifest_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_manifest_manifest_proto_goTypes = []any{
-	(Kind)(0),         // 0: annals.manifest.v1.Kind
-	(Role)(0),         // 1: annals.manifest.v1.Role
-	(*Log)(nil),       // 2: annals.manifest.v1.Log
-	(*Tree)(nil),      // 3: annals.manifest.v1.Tree
-	(*State)(nil),     // 4: annals.manifest.v1.State
-	(*Owner)(nil),     // 5: annals.manifest.v1.Owner
-	(*Position)(nil),  // 6: annals.manifest.v1.Position
-	(*Segment)(nil),   // 7: annals.manifest.v1.Segment
-	(*Run)(nil),       // 8: annals.manifest.v1.Run
-	(*Table)(nil),     // 9: annals.manifest.v1.Table
-	(*Group)(nil),     // 10: annals.manifest.v1.Group
-	(*ObjectRef)(nil), // 11: annals.manifest.v1.ObjectRef
-	(*Pin)(nil),       // 12: annals.manifest.v1.Pin
-	(*Obsolete)(nil),  // 13: annals.manifest.v1.Obsolete
+	(Kind)(0),              // 0: annals.manifest.v1.Kind
+	(Role)(0),              // 1: annals.manifest.v1.Role
+	(*Log)(nil),            // 2: annals.manifest.v1.Log
+	(*Tree)(nil),           // 3: annals.manifest.v1.Tree
+	(*State)(nil),          // 4: annals.manifest.v1.State
+	(*Owner)(nil),          // 5: annals.manifest.v1.Owner
+	(*Position)(nil),       // 6: annals.manifest.v1.Position
+	(*Segment)(nil),        // 7: annals.manifest.v1.Segment
+	(*Run)(nil),            // 8: annals.manifest.v1.Run
+	(*Table)(nil),          // 9: annals.manifest.v1.Table
+	(*Group)(nil),          // 10: annals.manifest.v1.Group
+	(*IndexContents)(nil),  // 11: annals.manifest.v1.IndexContents
+	(*IndexedSegment)(nil), // 12: annals.manifest.v1.IndexedSegment
+	(*TableList)(nil),      // 13: annals.manifest.v1.TableList
+	(*ObjectRef)(nil),      // 14: annals.manifest.v1.ObjectRef
+	(*Pin)(nil),            // 15: annals.manifest.v1.Pin
+	(*Obsolete)(nil),       // 16: annals.manifest.v1.Obsolete
 }
 var file_manifest_manifest_proto_depIdxs = []int32{
 	3,  // 0: annals.manifest.v1.Log.trees:type_name -> annals.manifest.v1.Tree
@@ -1495,23 +1768,27 @@ var file_manifest_manifest_proto_depIdxs = []int32{
 	6,  // 3: annals.manifest.v1.State.position:type_name -> annals.manifest.v1.Position
 	7,  // 4: annals.manifest.v1.State.segments:type_name -> annals.manifest.v1.Segment
 	10, // 5: annals.manifest.v1.State.groups:type_name -> annals.manifest.v1.Group
-	11, // 6: annals.manifest.v1.State.state:type_name -> annals.manifest.v1.ObjectRef
+	14, // 6: annals.manifest.v1.State.state:type_name -> annals.manifest.v1.ObjectRef
 	6,  // 7: annals.manifest.v1.State.state_position:type_name -> annals.manifest.v1.Position
-	12, // 8: annals.manifest.v1.State.pins:type_name -> annals.manifest.v1.Pin
-	13, // 9: annals.manifest.v1.State.obsolete:type_name -> annals.manifest.v1.Obsolete
-	8,  // 10: annals.manifest.v1.Segment.runs:type_name -> annals.manifest.v1.Run
-	9,  // 11: annals.manifest.v1.Run.tables:type_name -> annals.manifest.v1.Table
-	11, // 12: annals.manifest.v1.Table.ref:type_name -> annals.manifest.v1.ObjectRef
-	11, // 13: annals.manifest.v1.Group.index:type_name -> annals.manifest.v1.ObjectRef
-	0,  // 14: annals.manifest.v1.ObjectRef.kind:type_name -> annals.manifest.v1.Kind
-	1,  // 15: annals.manifest.v1.ObjectRef.role:type_name -> annals.manifest.v1.Role
-	11, // 16: annals.manifest.v1.Pin.ref:type_name -> annals.manifest.v1.ObjectRef
-	11, // 17: annals.manifest.v1.Obsolete.ref:type_name -> annals.manifest.v1.ObjectRef
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	15, // 8: annals.manifest.v1.State.pins:type_name -> annals.manifest.v1.Pin
+	16, // 9: annals.manifest.v1.State.obsolete:type_name -> annals.manifest.v1.Obsolete
+	14, // 10: annals.manifest.v1.State.state_changes:type_name -> annals.manifest.v1.ObjectRef
+	8,  // 11: annals.manifest.v1.Segment.runs:type_name -> annals.manifest.v1.Run
+	9,  // 12: annals.manifest.v1.Run.tables:type_name -> annals.manifest.v1.Table
+	14, // 13: annals.manifest.v1.Table.ref:type_name -> annals.manifest.v1.ObjectRef
+	14, // 14: annals.manifest.v1.Group.index:type_name -> annals.manifest.v1.ObjectRef
+	12, // 15: annals.manifest.v1.IndexContents.segments:type_name -> annals.manifest.v1.IndexedSegment
+	7,  // 16: annals.manifest.v1.IndexedSegment.segment:type_name -> annals.manifest.v1.Segment
+	9,  // 17: annals.manifest.v1.TableList.tables:type_name -> annals.manifest.v1.Table
+	0,  // 18: annals.manifest.v1.ObjectRef.kind:type_name -> annals.manifest.v1.Kind
+	1,  // 19: annals.manifest.v1.ObjectRef.role:type_name -> annals.manifest.v1.Role
+	14, // 20: annals.manifest.v1.Pin.ref:type_name -> annals.manifest.v1.ObjectRef
+	14, // 21: annals.manifest.v1.Obsolete.ref:type_name -> annals.manifest.v1.ObjectRef
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_manifest_manifest_proto_init() }
@@ -1528,7 +1805,7 @@ func file_manifest_manifest_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_manifest_manifest_proto_rawDesc), len(file_manifest_manifest_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   12,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

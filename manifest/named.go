@@ -3,15 +3,20 @@ package manifest
 import "github.com/annalsdb/annals/internal/base"
 
 // NamedObjects returns every written-once object that the state itself refers to: tables of its
-// runs, indexes of groups, the state object, pins, and what its obsolete list names. An object
+// runs, indexes of groups, its state objects, pins, and what its obsolete list names. An object
 // that is not among them may be an orphan.
 //
 // It does not read objects: the tables that are listed in an index, and what a pinned manifest
-// names, belong to the tree too. Whoever deletes unnamed objects adds those first
-// (Groups and Pins, and Obsolete entries with SegmentsOnly, say which to read), or deletes none. The
+// names, belong to the tree too. Whoever deletes unnamed objects adds those first, or deletes none:
+//
+//   - of each of Groups, the tables of its live segments (Index.Live, Index.ParseList);
+//   - of each entry of Obsolete with SegmentsOnly, the tables of those segments of its index, which is named too;
+//   - of each of Pins, what this function gives for the pinned state, and the same of that.
+//
+// An index that is obsolete as a whole adds nothing: its tables are live in a newer one, or in a range. The
 // state must be valid.
 func NamedObjects(s *State) map[base.ObjectID]struct{} {
-	n := len(s.Obsolete) + len(s.Groups) + len(s.Pins) + 1
+	n := len(s.Obsolete) + len(s.Groups) + len(s.Pins) + 2
 	for _, g := range s.Segments {
 		for _, r := range g.Runs {
 			n += len(r.Tables)
@@ -31,6 +36,9 @@ func NamedObjects(s *State) map[base.ObjectID]struct{} {
 	}
 	if s.State != nil {
 		add(s.State)
+	}
+	if s.StateChanges != nil {
+		add(s.StateChanges)
 	}
 	for _, p := range s.Pins {
 		add(p.Ref)

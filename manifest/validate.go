@@ -2,10 +2,9 @@ package manifest
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
-	"slices"
+	"math"
 	"unicode/utf8"
 
 	"github.com/annalsdb/annals/internal/base"
@@ -15,11 +14,7 @@ import (
 // or nil. docs/format/manifest.md ("What must hold") lists them. It does not
 // change the state.
 func Validate(s *State) error {
-	v := validator{
-		state: s,
-		runs:  make(map[[idBytes]byte]bool),
-		live:  make(map[base.ObjectID]bool),
-	}
+	v := newValidator(s)
 	for _, check := range []func() error{
 		v.identity, v.sequences, v.groups, v.segments, v.smallState, v.pins, v.obsolete,
 	} {
@@ -40,6 +35,14 @@ type validator struct {
 	known  bool
 	end    uint64
 	lastID uint32
+}
+
+func newValidator(s *State) *validator {
+	return &validator{
+		state: s,
+		runs:  make(map[[idBytes]byte]bool),
+		live:  make(map[base.ObjectID]bool),
+	}
 }
 
 func (v *validator) identity() error {
@@ -115,19 +118,39 @@ func (v *validator) group(g *Group) error {
 	if err := v.claim(g.Index, base.KindIndex); err != nil {
 		return fmt.Errorf("index: %w", err)
 	}
+	if err := validIndexLine(g); err != nil {
+		return err
+	}
 	switch {
-	case g.TocOffset > g.IndexSize:
-		return fmt.Errorf("table of contents at %d of %d bytes", g.TocOffset, g.IndexSize)
 	case g.FirstSegment < 1 || g.FirstSegment > g.LastSegment:
 		return fmt.Errorf("live range [%d, %d] of segments", g.FirstSegment, g.LastSegment)
 	case g.FirstSequence >= g.EndSequence:
 		return fmt.Errorf("empty window [%d, %d)", g.FirstSequence, g.EndSequence)
 	case g.FirstSealTimeMs > g.LastSealTimeMs:
 		return fmt.Errorf("seal times %d to %d", g.FirstSealTimeMs, g.LastSealTimeMs)
-	case g.Tables == 0 || g.Records == 0:
-		return fmt.Errorf("%d tables with %d records", g.Tables, g.Records)
+	case g.Segments < 1 || g.Segments > MaxGroupSegments || g.Segments-1 > g.LastSegment-g.FirstSegment:
+		return fmt.Errorf("%d live segments [%d, %d]", g.Segments, g.FirstSegment, g.LastSegment)
+	case g.Tables < g.Segments || g.Records < uint64(g.Tables) || g.StoredBytes < uint64(g.Tables):
+		return fmt.Errorf("%d tables of %d bytes with %d records in %d segments", g.Tables, g.StoredBytes, g.Records, g.Segments)
+	case g.Records > g.EndSequence-g.FirstSequence:
+		return fmt.Errorf("%d records in the window [%d, %d)", g.Records, g.FirstSequence, g.EndSequence)
 	}
 	return v.window(g.FirstSegment, g.LastSegment, g.FirstSequence, g.EndSequence)
+}
+
+// validIndexLine checks what a group's line says of its index: where to read follows from it.
+func validIndexLine(g *Group) error {
+	shape := g.Shape()
+	if err := shape.check(); err != nil {
+		return err
+	}
+	switch {
+	case g.IndexSize > math.MaxInt64 || g.TocOffset > g.IndexSize || g.IndexSize-g.TocOffset > IndexTailBytes:
+		return fmt.Errorf("table of contents at %d of %d bytes", g.TocOffset, g.IndexSize)
+	case shape.bytes() > g.TocOffset:
+		return fmt.Errorf("%d bytes of key shards, the table of contents at %d", shape.bytes(), g.TocOffset)
+	}
+	return shape.checkKeys(g.Keys, int(min(g.Segments, MaxGroupSegments)))
 }
 
 // window checks that the next group or segment follows the one before (I5).
@@ -271,19 +294,30 @@ func compareUpper(a, b []byte) int {
 	return bytes.Compare(a, b)
 }
 
+// smallState checks that the state objects are exactly those of position: entries behind it are replayed.
 func (v *validator) smallState() error {
 	s := v.state
-	if s.State == nil && s.StatePosition == nil {
+	switch {
+	case (s.State == nil) != (s.StatePosition == nil):
+		return errors.New("state object and its position: one without the other")
+	case s.StateChanges != nil && s.State == nil:
+		return errors.New("changes of the small state without a base")
+	case (s.State == nil) != (s.StateSize == 0) || (s.StateChanges == nil) != (s.StateChangesSize == 0):
+		return fmt.Errorf("state objects of %d and %d bytes", s.StateSize, s.StateChangesSize)
+	case s.State == nil:
 		return nil
 	}
-	if s.State == nil || s.StatePosition == nil {
-		return errors.New("state object and its position: one without the other")
-	}
-	if p := s.StatePosition.Pos(); p.Less(s.Position.Pos()) {
-		return fmt.Errorf("state object up to %v, replay starts at %v", p, s.Position.Pos())
+	if at, p := s.StatePosition.Pos(), s.Position.Pos(); at != p {
+		return fmt.Errorf("state objects up to %v, replay starts at %v", at, p)
 	}
 	if err := v.claim(s.State, base.KindState); err != nil {
 		return fmt.Errorf("state object: %w", err)
+	}
+	if s.StateChanges == nil {
+		return nil
+	}
+	if err := v.claim(s.StateChanges, base.KindState); err != nil {
+		return fmt.Errorf("changes of the small state: %w", err)
 	}
 	return nil
 }
@@ -298,60 +332,6 @@ func (v *validator) pins() error {
 		}
 		if p.ExpiresMs != 0 && p.ExpiresMs < p.CreatedMs {
 			return fmt.Errorf("pin %d: expires at %d, created at %d", i, p.ExpiresMs, p.CreatedMs)
-		}
-	}
-	return nil
-}
-
-// segmentRange is an inclusive range of segments of one index.
-type segmentRange struct{ first, last uint32 }
-
-// obsolete checks that nothing is both live and obsolete (I7) and nothing obsolete
-// twice.
-func (v *validator) obsolete() error {
-	gone := make(map[base.ObjectID]bool, len(v.state.Obsolete))
-	ranges := make(map[base.ObjectID][]segmentRange)
-	for i, o := range v.state.Obsolete {
-		id, err := o.Ref.parse()
-		if err != nil {
-			return fmt.Errorf("obsolete entry %d: %w", i, err)
-		}
-		switch {
-		case o.SinceMs < 0:
-			return fmt.Errorf("obsolete entry %d: since %d", i, o.SinceMs)
-		case o.SegmentsOnly && (id.Kind != base.KindIndex || o.FirstSegment < 1 || o.FirstSegment > o.LastSegment):
-			return fmt.Errorf("obsolete entry %d: segments [%d, %d] of %s", i, o.FirstSegment, o.LastSegment, id.Name())
-		case o.SegmentsOnly:
-			ranges[id] = append(ranges[id], segmentRange{o.FirstSegment, o.LastSegment})
-		case o.FirstSegment != 0 || o.LastSegment != 0:
-			return fmt.Errorf("obsolete entry %d: whole object %s with segments", i, id.Name())
-		case gone[id]:
-			return fmt.Errorf("obsolete entry %d: %s is listed twice", i, id.Name())
-		case v.live[id]:
-			return fmt.Errorf("obsolete entry %d: %s is live", i, id.Name())
-		default:
-			gone[id] = true
-		}
-	}
-	return v.obsoleteRanges(ranges)
-}
-
-func (v *validator) obsoleteRanges(ranges map[base.ObjectID][]segmentRange) error {
-	if len(ranges) == 0 {
-		return nil
-	}
-	for _, g := range v.state.Groups {
-		if id := g.Index.ID(); len(ranges[id]) > 0 {
-			ranges[id] = append(ranges[id], segmentRange{g.FirstSegment, g.LastSegment})
-		}
-	}
-	for id, rs := range ranges {
-		slices.SortFunc(rs, func(a, b segmentRange) int { return cmp.Compare(a.first, b.first) })
-		for i := 1; i < len(rs); i++ {
-			if rs[i].first <= rs[i-1].last {
-				return fmt.Errorf("obsolete or live segments [%d, %d] and [%d, %d] of %s overlap",
-					rs[i-1].first, rs[i-1].last, rs[i].first, rs[i].last, id.Name())
-			}
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@ package memtable
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -143,30 +144,38 @@ func checkTotals(t require.TestingT, table *Table, m *model) {
 
 // TestModel runs random batches and reads against the model (I4): one and many
 // records for a key, gaps between batches, listings at any time.
-func TestModel(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		table, m := New(), &model{}
-		next, now := rapid.Uint64Range(0, 10).Draw(rt, "first"), int64(0)
-		for range rapid.IntRange(0, 12).Draw(rt, "steps") {
-			var recs []base.Record
-			for range rapid.IntRange(0, 40).Draw(rt, "records") {
-				value := rapid.SliceOfN(rapid.Byte(), 0, 20).Draw(rt, "value")
-				recs = append(recs, base.Record{Key: genKey.Draw(rt, "key"), Value: value})
-			}
-			next += rapid.Uint64Range(0, 3).Draw(rt, "gap")
-			now += rapid.Int64Range(0, 2).Draw(rt, "time")
-			table.AddBatch(next, now, recs)
-			m.add(next, now, recs)
-			next += uint64(len(recs))
-			checkModel(rt, table, m)
+func TestModel(t *testing.T) { rapid.Check(t, checkTable) }
+
+func checkTable(rt *rapid.T) {
+	table, m := New(), &model{}
+	next, now := rapid.Uint64Range(0, 10).Draw(rt, "first"), int64(0)
+	for range rapid.IntRange(0, 12).Draw(rt, "steps") {
+		var recs []base.Record
+		for range rapid.IntRange(0, 40).Draw(rt, "records") {
+			value := rapid.SliceOfN(rapid.Byte(), 0, 20).Draw(rt, "value")
+			recs = append(recs, base.Record{Key: genKey.Draw(rt, "key"), Value: value})
 		}
-		checkTotals(rt, table, m)
-		table.Freeze()
-		checkTotals(rt, table, m)
+		next += rapid.Uint64Range(0, 3).Draw(rt, "gap")
+		now += rapid.Int64Range(0, 2).Draw(rt, "time")
+		table.AddBatch(next, now, recs)
+		m.add(next, now, recs)
+		next += uint64(len(recs))
 		checkModel(rt, table, m)
-		require.Equal(rt, m.all(), slices.AppendSeq([]base.Record(nil), table.All()))
-		checkModel(rt, table, m)
-	})
+	}
+	checkTotals(rt, table, m)
+	table.Freeze()
+	checkTotals(rt, table, m)
+	checkModel(rt, table, m)
+	require.Equal(rt, m.all(), slices.AppendSeq([]base.Record(nil), table.All()))
+	checkModel(rt, table, m)
+}
+
+// FuzzModel is TestModel on what a fuzzer draws.
+func FuzzModel(f *testing.F) {
+	draws := make([]byte, 64<<10)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(draws) // never fails
+	f.Add(draws)
+	f.Fuzz(rapid.MakeFuzz(checkTable))
 }
 
 // TestManyRecordsAKey covers long lists of chunks, which random batches do not

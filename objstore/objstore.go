@@ -3,8 +3,8 @@
 // The Store interface's comments are the contract: the engine relies on every
 // sentence, and package storetest checks every implementation against them.
 // Implementations: objstore/mem (tests and "mem:"), objstore/dir (a directory),
-// objstore/s3 (S3 and servers that speak its API), objstore/fault (wraps
-// another store and breaks it on purpose).
+// objstore/s3 (S3 and servers that speak its API); around another store
+// objstore/fault (breaks it on purpose) and objstore/metered (counts its calls).
 //
 //	store, err := dir.Open("/var/lib/annals")
 //	...
@@ -58,6 +58,10 @@ var (
 	// ErrDenied: the credentials do not permit the operation, or there are none.
 	// Retrying does not help until somebody changes that.
 	ErrDenied = errors.New("access denied")
+	// ErrUnavailable: the store did not serve the request in any of the tries that its
+	// client makes: it throttles, it is overloaded or down, the network is, or answers
+	// came back garbled. The outcome of a write is unknown. Try again later.
+	ErrUnavailable = errors.New("store unavailable")
 	// ErrNoConditionalWrites: the store accepts IfAbsent or IfMatch and does not do
 	// what they say (ProbeConditionalWrites found out). Nothing may be written to
 	// such a store: two writers would overwrite each other.

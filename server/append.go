@@ -11,13 +11,14 @@ import (
 )
 
 // maxPooledRecords is the size up to which the memory of a decoded append is
-// kept for the next one: records, and bytes of what was base64.
+// kept for the next one: records, conditions, and bytes of what was base64.
 const maxPooledRecords = 1 << 20
 
 // batch is the decoded form of one append request.
 type batch struct {
-	body    wire.AppendBody
-	records []engine.Record
+	body     wire.AppendBody
+	records  []engine.Record
+	expected []engine.KeySequence
 }
 
 var batches = sync.Pool{New: func() any { return new(batch) }}
@@ -42,18 +43,36 @@ func (s *Server) append(x *exchange) error {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), s.opts.AppendTimeout)
 	defer cancel()
-	res, err := s.db.Append(ctx, b.records, engine.AppendOptions{Ack: s.ackOf(b.body.AwaitDurable)})
+	res, err := s.writer.Append(ctx, b.records, s.appendOptions(b))
 	if err != nil {
 		return err
 	}
-	s.metrics.appendRecords.Add(float64(len(b.records)))
-	s.metrics.appendBytes.Add(float64(bytes))
+	records := len(b.records)
+	if res.Repeated { // answered as the first was, whatever is in this one
+		records = int(res.Last - res.First + 1)
+	} else {
+		s.metrics.appendRecords.Add(float64(records))
+		s.metrics.appendBytes.Add(float64(bytes))
+	}
 	return x.respondMessage(&wire.AppendResponse{
 		Status:          wire.StatusSuccess,
-		RecordsAppended: int32(len(b.records)), // at most wire.MaxRecords
+		RecordsAppended: int32(records), // at most wire.MaxRecords
 		StartSequence:   res.First,
 		TimestampMs:     res.Timestamp,
 	}, messageBytes)
+}
+
+// appendOptions returns what a checked request asks of the log.
+func (s *Server) appendOptions(b *batch) engine.AppendOptions {
+	o := engine.AppendOptions{Ack: s.ackOf(b.body.AwaitDurable)}
+	for _, e := range b.body.ExpectedNext {
+		b.expected = append(b.expected, engine.KeySequence{Key: e.Key, Next: e.Sequence})
+	}
+	o.ExpectedNext = b.expected
+	if b.body.ProducerID != nil {
+		o.Producer, o.ProducerSequence = *b.body.ProducerID, *b.body.ProducerSeq
+	}
+	return o
 }
 
 // decodeAppend decodes and checks an append request.
@@ -65,16 +84,14 @@ func (s *Server) decodeAppend(x *exchange, data []byte, b *wire.AppendBody) erro
 	} else if !x.takeBody(int64(len(data)) * 3 / 4) { // what the base64 texts in it may stand for
 		return tooManyBodies()
 	}
-	if err := decode(data); errors.Is(err, wire.ErrTooManyRecords) {
-		return &apiError{status: http.StatusRequestEntityTooLarge, message: "the batch has " + err.Error()}
-	} else if err != nil {
-		return invalid("Invalid %s: %v", name, err)
-	}
+	err := decode(data)
 	switch {
-	case len(b.ExpectedNext) > 0:
-		return invalid("expectedNext is not supported by this server")
-	case b.ProducerID != nil || b.ProducerSeq != nil:
-		return invalid("producerId and producerSeq are not supported by this server")
+	case errors.Is(err, wire.ErrTooManyRecords):
+		return &apiError{status: http.StatusRequestEntityTooLarge, message: "the batch has " + err.Error()}
+	case errors.Is(err, wire.ErrTooManyExpected):
+		return invalid("%v", err)
+	case err != nil:
+		return invalid("Invalid %s: %v", name, err)
 	}
 	if err := b.Validate(s.opts.MaxKeyBytes, s.opts.MaxValueBytes); err != nil {
 		return invalid("%v", err)
@@ -100,5 +117,7 @@ func (b *batch) release() {
 	}
 	clear(b.records)
 	b.records = b.records[:0]
+	clear(b.expected)
+	b.expected = b.expected[:0]
 	batches.Put(b)
 }

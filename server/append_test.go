@@ -96,11 +96,13 @@ func TestAppendRefusals(t *testing.T) {
 		{"long key", "", `{"records":[{"key":"YWJjZGU=","value":""}]}`, 400, "Invalid input: record[0]: key has 5 bytes; at most 4 are allowed"},
 		{"long value", "", `{"records":[{"key":"","value":"YWJjZGVmZw"}]}`, 400, "Invalid input: record[0]: value has 7 bytes; at most 6 are allowed"},
 		{"awaitDurable", "", `{"awaitDurable":1}`, 400, "Invalid input: Invalid JSON: /awaitDurable: true or false is expected, not a number"},
-		{"a condition", "", `{"expectedNext":[{"key":"","sequence":0}]}`, 400, "Invalid input: expectedNext is not supported by this server"},
-		{"a producer", "", `{"producerId":"p"}`, 400, "Invalid input: producerId and producerSeq are not supported by this server"},
-		{"a producer's number", "", `{"producerSeq":0}`, 400, "Invalid input: producerId and producerSeq are not supported by this server"},
-		{"a condition in protobuf", protoType, "\xa2\x06\x00", 400, "Invalid input: expectedNext is not supported by this server"},
-		{"a producer in protobuf", protoType, "\xaa\x06\x01p", 400, "Invalid input: producerId and producerSeq are not supported by this server"},
+		{"half a condition", "", `{"expectedNext":[{"key":""}]}`, 400, "Invalid input: Invalid JSON: /expectedNext/0: key and sequence are required"},
+		{"a condition of a long key", "", `{"expectedNext":[{"key":"YWJjZGU=","sequence":0}]}`, 400, "Invalid input: expectedNext[0]: key has 5 bytes; at most 4 are allowed"},
+		{"a producer without a number", "", `{"producerId":"p"}`, 400, "Invalid input: producerId without producerSeq"},
+		{"a number without a producer", "", `{"producerSeq":0}`, 400, "Invalid input: producerSeq without producerId"},
+		{"an empty producer", "", `{"producerId":"","producerSeq":0}`, 400, "Invalid input: producerId has 0 bytes; it must have 1 to 128"},
+		{"a long producer", protoType, "\xaa\x06\x81\x01" + strings.Repeat("p", 129) + "\xb0\x06\x00", 400, "Invalid input: producerId has 129 bytes; it must have 1 to 128"},
+		{"a producer that is not text", protoType, "\xaa\x06\x01\xff\xb0\x06\x00", 400, "Invalid input: Invalid protobuf: producer_id is not UTF-8"},
 		{"a large body", "", `{"x":"` + strings.Repeat("x", 1000) + `"}`, 413, "the body is larger than the limit of 1000 bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

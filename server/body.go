@@ -24,14 +24,16 @@ const (
 )
 
 // readBody reads the whole request body into the exchange's buffer.
-func (x *exchange) readBody() ([]byte, error) {
+func (x *exchange) readBody() ([]byte, error) { return x.readBodyUpTo(x.s.opts.BodyLimit) }
+
+// readBodyUpTo is readBody with a limit of its own.
+func (x *exchange) readBodyUpTo(limit int64) ([]byte, error) {
 	for _, v := range x.r.Header["Content-Encoding"] {
 		if v != "" && !strings.EqualFold(v, "identity") {
 			return nil, &apiError{status: http.StatusUnsupportedMediaType, closes: true, drains: true,
 				message: fmt.Sprintf("Content-Encoding %q is not supported: send the body as it is", v)}
 		}
 	}
-	limit := x.s.opts.BodyLimit
 	if x.r.ContentLength > limit {
 		return nil, tooLarge(limit)
 	}

@@ -26,6 +26,10 @@ type apiError struct {
 	closes     bool          // the connection is at its end: the rest of the body was not read
 	drains     bool          // with closes: the client may still be sending the body
 	expected   bool          // a 504 that the client asked for
+
+	key             []byte  // of a condition that does not hold
+	lastSequence    *uint64 // likewise; nil: there was none
+	lastProducerSeq *uint64 // of a producer that numbers otherwise; nil: there was none
 }
 
 // Error implements error.
@@ -36,12 +40,25 @@ func invalid(format string, args ...any) error {
 	return &apiError{status: http.StatusBadRequest, message: "Invalid input: " + fmt.Sprintf(format, args...)}
 }
 
+// overloaded is a 503 for what is too much now and may do later.
+func overloaded(format string, args ...any) error {
+	return &apiError{status: http.StatusServiceUnavailable, message: fmt.Sprintf(format, args...), retryAfter: retryAfter}
+}
+
+func tooManyResponses() error { return overloaded("too many bytes of responses are under way") }
+
+func shuttingDown() error {
+	return &apiError{status: http.StatusServiceUnavailable, message: "shutting down"}
+}
+
 // stopped answers for a log that stopped for good, whatever the reason, before
 // the request was looked at.
-func stopped(err error, method string) error {
+func stopped(err error, x *exchange) error {
 	e := &apiError{status: http.StatusServiceUnavailable, message: "the log has stopped: " + err.Error()}
-	if method == http.MethodPost {
+	if x.endpoint == appendEndpoint {
 		e.outcome = engine.NotAppended.String()
+	}
+	if x.r.Method == http.MethodPost || x.r.Method == http.MethodPut {
 		e.closes, e.drains = true, true
 	}
 	return e
@@ -53,6 +70,9 @@ func answerOf(err error) *apiError {
 	if errors.As(err, &known) {
 		return known
 	}
+	if e := conflictOf(err); e != nil {
+		return e
+	}
 	e := &apiError{message: err.Error()}
 	switch {
 	case errors.Is(err, engine.ErrOverloaded): // before context errors: it may wrap one
@@ -61,8 +81,12 @@ func answerOf(err error) *apiError {
 		e.status = http.StatusServiceUnavailable
 	case errors.Is(err, engine.ErrStale):
 		e.status, e.retryAfter = http.StatusServiceUnavailable, retryAfter
+	case errors.Is(err, engine.ErrStateFull): // before ErrTooLarge: the request is not what is too large
+		e.status = http.StatusInsufficientStorage
 	case errors.Is(err, engine.ErrTooLarge):
 		e.status = http.StatusRequestEntityTooLarge
+	case errors.Is(err, engine.ErrOutOfRange):
+		e.status = http.StatusMisdirectedRequest
 	case errors.Is(err, engine.ErrInvalid):
 		e.status, e.message = http.StatusBadRequest, "Invalid input: "+e.message
 	case errors.Is(err, context.DeadlineExceeded):

@@ -21,7 +21,9 @@ type exchange struct {
 	r        *http.Request
 	control  *http.ResponseController
 	endpoint string
-	status   int // of the answer; 0 until there is one
+	consumer string    // of a path about cursors, as it is encoded there
+	status   int       // of the answer; 0 until there is one
+	began    time.Time // when an answer without end began
 
 	body      []byte // of the request; pooled
 	bodyBytes int64  // taken of the budget of bodies
@@ -90,7 +92,8 @@ func (x *exchange) fail(err error) {
 	if closes && e.drains {
 		_ = x.control.EnableFullDuplex() // net/http does not touch the rest of the body
 	}
-	body := wire.ErrorBody{Status: wire.StatusError, Message: e.message, Outcome: e.outcome}
+	body := wire.ErrorBody{Status: wire.StatusError, Message: e.message, Outcome: e.outcome,
+		Key: e.key, LastSequence: e.lastSequence, LastProducerSeq: e.lastProducerSeq}
 	x.respond(e.status, wire.TypeJSON, body.AppendJSON(nil))
 	if closes && e.drains {
 		drainBody(x.control, x.r, x.s.drainTimeout)
@@ -117,8 +120,7 @@ func (x *exchange) reserve(ctx context.Context, n int64) error {
 	case x.r.Context().Err() != nil:
 		return x.r.Context().Err() // nobody is there to answer
 	}
-	return &apiError{status: http.StatusServiceUnavailable, retryAfter: retryAfter,
-		message: "too many bytes of responses are under way"}
+	return tooManyResponses()
 }
 
 // alone reports whether the exchange holds the whole budget of responses.
@@ -158,6 +160,11 @@ func (x *exchange) dropPage() {
 // release gives back what the exchange holds.
 func (x *exchange) release() {
 	x.dropPage()
+	x.dropBody()
+}
+
+// dropBody gives back what the request's body holds.
+func (x *exchange) dropBody() {
 	if x.body != nil {
 		pool(&bodies, x.body, maxPooledBody)
 	}

@@ -132,14 +132,6 @@ func TestMinSequence(t *testing.T) {
 	require.Equal(t, `{"status":"error","message":"min_sequence 3 was not reached in time: the frontier is 2"}`, got.body)
 }
 
-func TestEventStreamIsRefused(t *testing.T) {
-	r := start(t, Options{})
-	got := r.get(scanPath+"?key=k&follow=true", "Accept", "text/event-stream")
-	require.Equal(t, 400, got.status)
-	require.Equal(t, `{"status":"error","message":"Invalid input: text/event-stream is not supported by this server"}`, got.body)
-	require.Equal(t, 200, r.get(scanPath+"?key=k", "Accept", "text/event-stream").status)
-}
-
 func TestShutdownAnswersLongPolls(t *testing.T) {
 	overBoth(t, func(t *testing.T, http2 bool) {
 		r := start(t, Options{}).speak(http2)

@@ -47,6 +47,10 @@ func NewFront(log *slog.Logger) *Front {
 			PingTimeout:          pingTimeout,
 			WriteByteTimeout:     pieceTimeout,
 		},
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			dropUnacknowledged(c)
+			return ctx
+		},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	return f
@@ -112,7 +116,7 @@ func opening(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case path == readyPath:
 		e.Message = "not ready: opening"
-	case r.Method == http.MethodPost:
+	case path == appendEndpoint && r.Method == http.MethodPost:
 		e.Outcome = engine.NotAppended.String()
 	}
 	large := r.ProtoMajor == 1 && (r.ContentLength < 0 || r.ContentLength > freeBody)

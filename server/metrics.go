@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/objstore/metered"
 )
 
 // unknownEndpoint and otherMethod are the labels of what has no route: clients
@@ -25,16 +26,21 @@ const (
 type metrics struct {
 	appendRecords, appendBytes prometheus.Counter
 	scanRecords, scanBytes     prometheus.Counter
+	cursorsSet                 prometheus.Counter
 
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	inFlight prometheus.Gauge
 
+	followedRecords, followedBytes, followReads prometheus.Counter
+	followersCut, followersRefused              prometheus.Counter
+
 	handler http.Handler
 }
 
-// newMetrics registers the server's metrics and those of the log.
-func newMetrics(registry *prometheus.Registry, db DB, buffered func() int64) (*metrics, error) {
+// newMetrics registers the server's metrics, those of the log, and those of the store
+// unless it is nil.
+func newMetrics(registry *prometheus.Registry, s *Server, store *metered.Store) (*metrics, error) {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
@@ -43,6 +49,7 @@ func newMetrics(registry *prometheus.Registry, db DB, buffered func() int64) (*m
 		appendBytes:   counter("log_append_bytes_total", "Key and value bytes of acknowledged appends."),
 		scanRecords:   counter("log_records_scanned_total", "Records returned by scans."),
 		scanBytes:     counter("log_bytes_scanned_total", "Key and value bytes returned by scans."),
+		cursorsSet:    counter("annals_http_cursors_set_total", "Cursors of answered requests that set them, moved or not."),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "http_requests_total", Help: "Requests answered.",
 		}, []string{"method", "endpoint", "status"}),
@@ -53,14 +60,25 @@ func newMetrics(registry *prometheus.Registry, db DB, buffered func() int64) (*m
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "http_requests_in_flight", Help: "Requests under way.",
 		}),
+		followedRecords:  counter("annals_http_followed_records_total", "Records sent on streams: event streams and POST /follow."),
+		followedBytes:    counter("annals_http_followed_bytes_total", "Key and value bytes of these records."),
+		followReads:      counter("annals_http_follow_reads_total", "Reads of the log that found these records."),
+		followersCut:     counter("annals_http_followers_cut_total", "Streams cut off because their clients did not take what was sent."),
+		followersRefused: counter("annals_http_followers_refused_total", "Requests refused because too many wait for records."),
 	}
-	for _, c := range []prometheus.Collector{
-		m.appendRecords, m.appendBytes, m.scanRecords, m.scanBytes, m.requests, m.duration, m.inFlight,
-		newLogCollector(db),
+	s.following.refused = m.followersRefused
+	collectors := []prometheus.Collector{
+		m.appendRecords, m.appendBytes, m.scanRecords, m.scanBytes, m.cursorsSet, m.requests, m.duration, m.inFlight,
+		m.followedRecords, m.followedBytes, m.followReads, m.followersCut, m.followersRefused,
+		newLogCollector(s.db), newFollowingCollector(s.following),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "annals_http_buffered_bytes", Help: "Bytes of request bodies and responses under way, which are bounded.",
-		}, func() float64 { return float64(buffered()) }),
-	} {
+		}, func() float64 { return float64(s.bodies.used() + s.responses.used()) }),
+	}
+	if store != nil {
+		collectors = append(collectors, newStoreCollector(store))
+	}
+	for _, c := range collectors {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -151,6 +169,8 @@ var logValues = []struct {
 		func(s *engine.Status) float64 { return float64(s.First) }},
 	{"annals_manifest_version", "Version of the MANIFEST in use.", isGauge,
 		func(s *engine.Status) float64 { return float64(s.ManifestVersion) }},
+	{"annals_groups", "Groups of consolidated segments, each with one index.", isGauge,
+		func(s *engine.Status) float64 { return float64(s.Groups) }},
 	{"annals_segments", "Segments of the log.", isGauge,
 		func(s *engine.Status) float64 { return float64(s.Segments) }},
 	{"annals_runs", "Runs of all segments.", isGauge,
@@ -167,6 +187,18 @@ var logValues = []struct {
 		func(s *engine.Status) float64 { return float64(s.WALPending) }},
 	{"annals_followers", "Reads that wait for a record.", isGauge,
 		func(s *engine.Status) float64 { return float64(s.Followers) }},
+	{"annals_replica_lag_sequences", "Of a replica: sequences that are known to exist and not yet readable here.", isGauge,
+		func(s *engine.Status) float64 { return float64(s.LagSequences) }},
+	{"annals_replica_lag_seconds", "Of a replica: time since all that was there was readable.", isGauge,
+		func(s *engine.Status) float64 { return s.LagTime.Seconds() }},
+	{"annals_replica_wal_polls_total", "Requests of a replica for WAL objects.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.WALPolls) }},
+	{"annals_replica_wal_objects_total", "Of these requests, those that found an object.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.WALObjectsRead) }},
+	{"annals_replica_manifest_polls_total", "Requests of a replica for MANIFEST.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.ManifestPolls) }},
+	{"annals_replica_jumps_total", "Times that a replica went on behind WAL objects that were collected.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Jumps) }},
 	{"annals_head_age_seconds", "Time since the request that last proved the view of the log current.", isGauge,
 		func(s *engine.Status) float64 { return s.HeadAge.Seconds() }},
 	{"annals_appended_records_total", "Records given a sequence, acknowledged or not.", isCounter,
@@ -175,6 +207,24 @@ var logValues = []struct {
 		func(s *engine.Status) float64 { return float64(s.AppendedBytes) }},
 	{"annals_appends_overloaded_total", "Appends refused because the write path was full.", isCounter,
 		func(s *engine.Status) float64 { return float64(s.Overloaded) }},
+	{"annals_append_conflicts_total", "Appends refused because the log was not as they expected.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Conflicts) }},
+	{"annals_append_repeats_total", "Appends of producers that were answered as before.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.Repeats) }},
+	{"annals_consumers", "Consumers that have cursors.", isGauge,
+		func(s *engine.Status) float64 { return float64(s.Consumers) }},
+	{"annals_cursors", "Cursors of all consumers.", isGauge,
+		func(s *engine.Status) float64 { return float64(s.Cursors) }},
+	{"annals_producers", "Producers whose last appends are known.", isGauge,
+		func(s *engine.Status) float64 { return float64(s.Producers) }},
+	{"annals_state_bytes", "Heap of cursors and producers.", isGauge,
+		func(s *engine.Status) float64 { return float64(s.StateBytes) }},
+	{"annals_state_stored_bytes", "Bytes of the objects that hold them.", isGauge,
+		func(s *engine.Status) float64 { return float64(s.StateSize) }},
+	{"annals_state_objects_total", "Objects with cursors and producers written by flushes.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.StateObjects) }},
+	{"annals_state_objects_bytes_total", "Bytes of these objects.", isCounter,
+		func(s *engine.Status) float64 { return float64(s.StateObjectBytes) }},
 	{"annals_scanned_records_total", "Records read by scans.", isCounter,
 		func(s *engine.Status) float64 { return float64(s.ScannedRecords) }},
 	{"annals_scanned_bytes_total", "Key and value bytes of these records.", isCounter,
@@ -197,6 +247,8 @@ var logValues = []struct {
 		func(s *engine.Status) float64 { return float64(s.Seals) }},
 	{"annals_commits_total", "MANIFEST versions adopted.", isCounter,
 		func(s *engine.Status) float64 { return float64(s.Commits) }},
+	{"annals_cache_bytes", "Bytes of decoded blocks in the memory cache.", isGauge,
+		func(s *engine.Status) float64 { return float64(s.CacheBytes) }},
 	{"annals_cache_hits_total", "Blocks of tables found in the memory cache.", isCounter,
 		func(s *engine.Status) float64 { return float64(s.CacheHits) }},
 	{"annals_cache_misses_total", "Blocks of tables not found there.", isCounter,
@@ -239,7 +291,7 @@ var logValues = []struct {
 		func(s *engine.Status) float64 { return float64(s.Compaction.BytesOut) }},
 	{"annals_compaction_records_total", "Records that finished compactions rewrote.", isCounter,
 		func(s *engine.Status) float64 { return float64(s.Compaction.Records) }},
-	{"annals_compaction_debt_bytes", "Key and value bytes that planned compactions would rewrite now.", isGauge,
+	{"annals_compaction_debt_bytes", "Key and value bytes that compactions would rewrite now, whoever does them.", isGauge,
 		func(s *engine.Status) float64 { return float64(s.Compaction.Debt) }},
 	{"annals_segments_dropped_total", "Segments that retention dropped.", isCounter,
 		func(s *engine.Status) float64 { return float64(s.SegmentsDropped) }},

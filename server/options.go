@@ -11,17 +11,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/objstore/metered"
 )
 
-// DB is what the server needs of a log; *engine.DB is one.
+// DB is what the server needs of a log; *engine.DB is one, and so is a replica. One that is
+// a Writer too can be written; of another the routes that write are not there.
 type DB interface {
 	engine.LogReader
-	Append(ctx context.Context, recs []engine.Record, o engine.AppendOptions) (engine.AppendResult, error)
 	// Err returns why the log stopped for good, or nil.
 	Err() error
 	// Ready returns why requests should not be sent here, or nil.
 	Ready(ctx context.Context) error
 	Status() engine.Status
+}
+
+// Writer is what a DB has if it can be written; *engine.DB is one.
+type Writer interface {
+	Append(ctx context.Context, recs []engine.Record, o engine.AppendOptions) (engine.AppendResult, error)
+	// SetCursors returns the cursors of these keys that are in force then, once that is durable.
+	SetCursors(ctx context.Context, consumer string, cursors []engine.Cursor, o engine.CursorOptions) ([]engine.Cursor, error)
+	// DeleteCursors deletes those of the keys, or all that the consumer has if there are none.
+	DeleteCursors(ctx context.Context, consumer string, keys ...[]byte) error
 }
 
 // Defaults of Options.
@@ -30,6 +40,9 @@ const (
 	DefaultBodyLimit     = 32 << 20
 	DefaultInFlightBytes = 512 << 20
 	DefaultResponseBytes = 512 << 20
+	DefaultMaxFollowers  = 100_000
+
+	DefaultMaxFollowStreams = engine.MaxStreams
 )
 
 // Options of New. The zero value of every field but DB takes its default.
@@ -60,9 +73,21 @@ type Options struct {
 	// A budget that is too small for one read serves one read at a time. Default 512 MiB.
 	ResponseBytes int64
 
+	// MaxFollowers bounds the requests that wait for records: event streams, long polls
+	// and POST /follow count one each. Others are answered with 503. An idle event stream
+	// takes about 12 KiB over HTTP/2 and 30 KiB as a connection of HTTP/1.1. Default 100,000.
+	MaxFollowers int
+	// MaxFollowStreams is the largest number of keys and prefixes of one POST /follow; all
+	// of them together have four times as many. Each takes up to 300 bytes and its key.
+	// Default 1,000,000, which is also the most.
+	MaxFollowStreams int
+
 	// Front answers on the listener already, and is the server's from New on.
 	// Default: one of its own.
 	Front *Front
+	// Store is what the DB keeps its objects in, if the requests to it are counted: they are
+	// part of the metrics then. Default: they are not.
+	Store *metered.Store
 	// Logger gets failures (error), requests that ran out of time (warn) and every
 	// request (debug). Default: discarded.
 	Logger *slog.Logger
@@ -78,6 +103,8 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.MaxValueBytes, engine.DefaultMaxValueBytes)
 	setDefault(&o.InFlightBytes, max(DefaultInFlightBytes, 2*o.BodyLimit))
 	setDefault(&o.ResponseBytes, DefaultResponseBytes)
+	setDefault(&o.MaxFollowers, DefaultMaxFollowers)
+	setDefault(&o.MaxFollowStreams, DefaultMaxFollowStreams)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -112,5 +139,8 @@ func (o Options) Validate() error {
 	check(o.MaxValueBytes > 0, "MaxValueBytes is %d; it must be above 0", o.MaxValueBytes)
 	check(o.InFlightBytes >= o.BodyLimit, "InFlightBytes (%d) is below BodyLimit (%d)", o.InFlightBytes, o.BodyLimit)
 	check(o.ResponseBytes > 0, "ResponseBytes is %d; it must be above 0", o.ResponseBytes)
+	check(o.MaxFollowers > 0, "MaxFollowers is %d; it must be above 0", o.MaxFollowers)
+	check(o.MaxFollowStreams > 0 && o.MaxFollowStreams <= engine.MaxStreams,
+		"MaxFollowStreams is %d; it must be from 1 to %d", o.MaxFollowStreams, engine.MaxStreams)
 	return errors.Join(errs...)
 }

@@ -156,6 +156,15 @@ type scanQuery struct {
 	follow      bool
 	timeout     time.Duration
 	minSequence uint64
+	paged       string // of follow: a parameter, if there is one, that only makes sense for a page
+}
+
+// since is the time, in milliseconds, at which the records begin.
+func (q *scanQuery) since() int64 {
+	if q.opts.Since.IsZero() {
+		return 0
+	}
+	return q.opts.Since.UnixMilli()
 }
 
 func parseScan(raw string) (scanQuery, error) {
@@ -185,10 +194,26 @@ func parseScan(raw string) (scanQuery, error) {
 	if _, ok := q.get("since_ms"); ok {
 		s.opts.Since = time.UnixMilli(int64(q.bounded("since_ms", 0, maxSinceMs)))
 	}
+	if s.follow {
+		s.paged = q.paged(s.rng)
+	}
 	if last > 0 && s.follow {
 		q.fail("last cannot be combined with follow=true")
 	}
 	return s, q.err
+}
+
+// paged returns a parameter that is there and needs an answer with an end, or "".
+func (q *query) paged(r engine.Range) string {
+	for _, name := range []string{"limit", "max_bytes"} {
+		if _, ok := q.get(name); ok {
+			return name
+		}
+	}
+	if r.End != base.MaxSequence {
+		return "end_seq"
+	}
+	return ""
 }
 
 func parseKeys(raw string) (engine.KeysOptions, error) {

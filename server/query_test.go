@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/wire"
 )
 
 // scanOf returns what a scan of key "k" asks for without further parameters.
@@ -173,6 +174,8 @@ func FuzzQuery(f *testing.F) {
 	}
 	f.Add("key=a+b%2Bc&limit=5&follow=true&timeout_ms=1&since_ms=5&min_sequence=1")
 	f.Add("prefix_b64=_w&after_b64=&start_segment=2&end_segment=3")
+	f.Add("key=a&key_b64=_w&key=")
+	f.Add("limit=3&after=c%20d&after_b64=aw")
 	f.Fuzz(func(t *testing.T, raw string) {
 		q, err := parseScan(raw)
 		if err == nil {
@@ -192,6 +195,17 @@ func FuzzQuery(f *testing.F) {
 			require.Positive(t, o.Limit)
 		}
 		_, _, _ = parseCount(raw)
+		if o, err := parseCursors(raw); err == nil {
+			require.Equal(t, len(o.Keys) == 0, o.Limit > 0)
+			require.LessOrEqual(t, max(len(o.Keys), o.Limit), wire.MaxCursors)
+		}
+		if keys, err := parseCursorKeys(raw); err == nil {
+			require.Equal(t, raw == "", len(keys) == 0, "all are deleted only by no parameters at all")
+		}
+		if after, limit, err := parseConsumers(raw); err == nil {
+			require.True(t, after == "" || wire.ValidateConsumer(after) == nil)
+			require.Positive(t, limit)
+		}
 	})
 }
 

@@ -104,7 +104,10 @@ func segmentMessage(s engine.SegmentInfo) *wire.Segment {
 	if !s.Started.IsZero() {
 		m.StartTimeMs = s.Started.UnixMilli()
 	}
-	if s.Sealed {
+	if s.LastID != s.ID {
+		m.LastId = &s.LastID
+	}
+	if s.End != 0 {
 		m.EndSeq = &s.End
 	}
 	return m

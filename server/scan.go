@@ -12,12 +12,21 @@ import (
 
 // scan serves GET /scan.
 func (s *Server) scan(x *exchange) error {
-	q, err := parseScan(x.r.URL.RawQuery)
-	if err != nil {
+	st, err := s.scanPage(x)
+	if err != nil || st == nil {
 		return err
 	}
+	return st.serve()
+}
+
+// scanPage answers with a page, or returns a stream that is to be served.
+func (s *Server) scanPage(x *exchange) (*stream, error) {
+	q, err := parseScan(x.r.URL.RawQuery)
+	if err != nil {
+		return nil, err
+	}
 	if q.follow && acceptsEvents(x.r) {
-		return invalid("text/event-stream is not supported by this server")
+		return s.openEvents(x, &q)
 	}
 	ctx := x.r.Context()
 	// waiting ends when the time is up, the client is gone or the server shuts down.
@@ -25,27 +34,27 @@ func (s *Server) scan(x *exchange) error {
 	defer cancel()
 	defer context.AfterFunc(s.draining, cancel)()
 	if err := s.waitFrontier(ctx, waiting, &q); err != nil {
-		return err
+		return nil, err
 	}
 	for {
 		p, err := s.readPage(ctx, x, &q)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if !q.follow || p.records > 0 || p.next >= q.rng.End || waiting.Err() != nil {
 			s.metrics.scanRecords.Add(float64(p.records))
 			s.metrics.scanBytes.Add(float64(p.bytes))
 			x.respond(http.StatusOK, x.accepts().ContentType(), x.page)
-			return nil
+			return nil, nil
 		}
 		x.dropPage() // a wait may be long
 		// Nothing below the cursor can still appear: all of it was readable.
 		q.rng.Start = p.next
-		if err := s.db.Wait(waiting, q.key, q.rng); err != nil && waiting.Err() == nil {
-			return err
+		if err := s.waitFor(waiting, q.key, q.rng); err != nil && waiting.Err() == nil {
+			return nil, err
 		}
 		if err := ctx.Err(); err != nil {
-			return err // nobody is there to answer
+			return nil, err // nobody is there to answer
 		}
 	}
 }
@@ -161,17 +170,26 @@ func (s *Server) waitFrontier(ctx, waiting context.Context, q *scanQuery) error 
 	}
 	// A range of one sequence: whether the key has it or not, it is decided when
 	// the frontier has passed it.
-	err := s.db.Wait(waiting, q.key, engine.Between(least-1, least))
+	err := s.waitFor(waiting, q.key, engine.Between(least-1, least))
 	switch {
 	case err == nil || waiting.Err() == nil:
 		return err
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case s.draining.Err() != nil:
-		return &apiError{status: http.StatusServiceUnavailable, message: "shutting down"}
+		return shuttingDown()
 	}
 	return &apiError{status: http.StatusGatewayTimeout, expected: true,
 		message: fmt.Sprintf("min_sequence %d was not reached in time: the frontier is %d", least, s.db.Frontier())}
+}
+
+// waitFor waits like the log's Wait, as one of the followers.
+func (s *Server) waitFor(ctx context.Context, key []byte, r engine.Range) error {
+	if err := s.following.enter(polls); err != nil {
+		return err
+	}
+	defer s.following.leave(polls)
+	return s.db.Wait(ctx, key, r)
 }
 
 func acceptsEvents(r *http.Request) bool {

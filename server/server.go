@@ -23,12 +23,17 @@ import (
 const (
 	headerTimeout = 10 * time.Second // to send the headers of a request
 	bodyTimeout   = 2 * time.Minute  // to send a body
-	pieceTimeout  = 10 * time.Second // to take each piece of a response
-	idleTimeout   = 2 * time.Minute  // between two requests
-	readTimeout   = time.Minute      // of one read of the log, but for the wait of a long poll
-	readyTimeout  = 5 * time.Second
-	pingAfter     = 30 * time.Second // an HTTP/2 connection that is silent for so long is probed
-	pingTimeout   = 15 * time.Second
+	// pieceTimeout is the time to take each piece of a response. A slow reader takes it in steps: its system
+	// tells that there is room again when a good part of its buffer, megabytes, is free (at 150 KB/s steps
+	// of 25 s were seen).
+	pieceTimeout = time.Minute
+	drainedPiece = 2 * time.Second // the same of a stream, while the server shuts down
+	idleTimeout  = 2 * time.Minute // between two requests
+	readTimeout  = time.Minute     // of one read of the log, but for the wait of a long poll
+	readyTimeout = 5 * time.Second
+	pingAfter    = 30 * time.Second // an HTTP/2 connection that is silent for so long is probed
+	pingTimeout  = 15 * time.Second
+	userTimeout  = pieceTimeout + pingAfter // what was sent has to be acknowledged in, and taken, on Linux
 	// goAwayInterval is how often a shutdown asks HTTP/2 connections to end.
 	goAwayInterval = 500 * time.Millisecond
 
@@ -38,15 +43,17 @@ const (
 )
 
 const (
-	apiPrefix   = "/api/v1/log"
-	healthyPath = "/-/healthy"
-	readyPath   = "/-/ready"
+	apiPrefix      = "/api/v1/log"
+	appendEndpoint = apiPrefix + "/append"
+	healthyPath    = "/-/healthy"
+	readyPath      = "/-/ready"
 )
 
 // Server serves one log. All methods may be called from any goroutine.
 type Server struct {
 	opts    Options
 	db      DB
+	writer  Writer // nil: the log can only be read here
 	log     *slog.Logger
 	routes  map[string]*route
 	metrics *metrics
@@ -54,11 +61,12 @@ type Server struct {
 
 	bodies    *budget // of requests
 	responses *budget // and all that reads hold
+	following *following
 
 	// As the constants say, but for tests.
 	readTimeout, pieceTimeout, drainTimeout time.Duration
 
-	draining context.Context // ends when Shutdown begins: long polls answer then
+	draining context.Context // ends when Shutdown begins: long polls answer then, streams end
 	drain    context.CancelFunc
 }
 
@@ -67,6 +75,7 @@ type route struct {
 	endpoint string // the path, as metrics name it
 	allow    string // the methods, as the Allow header names them
 	data     bool   // reads or writes the log: 503 once that stopped
+	absent   string // why the path is not there, if it is not there here
 	handle   func(*exchange) error
 }
 
@@ -82,24 +91,37 @@ func New(o Options) (*Server, error) {
 		bodies: newBudget(o.InFlightBytes), responses: newBudget(o.ResponseBytes),
 		readTimeout: readTimeout, pieceTimeout: pieceTimeout, drainTimeout: drainTimeout,
 	}
+	s.writer, _ = o.DB.(Writer)
 	s.draining, s.drain = context.WithCancel(context.Background())
+	s.following = &following{
+		maxFollowers: int64(o.MaxFollowers), maxStreams: int64(o.MaxFollowStreams),
+		keepAlive: keepAlive, interval: tendInterval, began: time.Now(),
+	}
+	context.AfterFunc(s.draining, s.following.shutDown)
 	var err error
-	if s.metrics, err = newMetrics(o.Registry, s.db, func() int64 { return s.bodies.used() + s.responses.used() }); err != nil {
+	if s.metrics, err = newMetrics(o.Registry, s, o.Store); err != nil {
 		return nil, err
 	}
 	const get, post = "GET, HEAD", "POST"
 	s.routes = make(map[string]*route)
 	for _, r := range []*route{
-		{apiPrefix + "/append", post, true, s.append},
-		{apiPrefix + "/scan", get, true, s.scan},
-		{apiPrefix + "/keys", get, true, s.keys},
-		{apiPrefix + "/segments", get, true, s.segments},
-		{apiPrefix + "/count", get, true, s.count},
-		{healthyPath, get, false, s.healthy},
-		{readyPath, get, false, s.ready},
-		{"/metrics", get, false, s.serveMetrics},
+		{endpoint: appendEndpoint, allow: post, data: true, handle: s.append},
+		{endpoint: apiPrefix + "/scan", allow: get, data: true, handle: s.scan},
+		{endpoint: apiPrefix + "/keys", allow: get, data: true, handle: s.keys},
+		{endpoint: apiPrefix + "/segments", allow: get, data: true, handle: s.segments},
+		{endpoint: apiPrefix + "/count", allow: get, data: true, handle: s.count},
+		{endpoint: apiPrefix + "/follow", allow: post, data: true, handle: s.follow},
+		{endpoint: cursorsPath, allow: get, data: true, handle: s.consumers},
+		{endpoint: consumerPath, allow: get + ", PUT, DELETE", data: true, handle: withConsumer(s.cursorsOf)},
+		{endpoint: healthyPath, allow: get, handle: s.healthy},
+		{endpoint: readyPath, allow: get, handle: s.ready},
+		{endpoint: "/metrics", allow: get, handle: s.serveMetrics},
 	} {
 		s.routes[r.endpoint] = r
+	}
+	if s.writer == nil {
+		s.routes[appendEndpoint].absent = "this is a replica: it does not append"
+		s.routes[consumerPath].allow = get
 	}
 	if s.front == nil {
 		s.front = NewFront(s.log)
@@ -115,7 +137,7 @@ func New(o Options) (*Server, error) {
 // for a Front that serves already.
 func (s *Server) Serve(l net.Listener) error { return s.front.Serve(l) }
 
-// Shutdown stops accepting, makes long polls answer, and waits until the
+// Shutdown stops accepting, makes long polls answer and streams end, and waits until the
 // requests under way are answered. When ctx ends first it cuts them off and
 // returns ctx's error. Call it before the DB is closed.
 func (s *Server) Shutdown(ctx context.Context) error {
@@ -135,33 +157,47 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.release()
 		s.metrics.inFlight.Dec()
 		elapsed := time.Since(start)
+		if !x.began.IsZero() {
+			elapsed = x.began.Sub(start)
+		}
 		s.metrics.observe(r.Method, x.endpoint, x.status, elapsed)
 		s.log.Debug("request", "method", r.Method, "path", r.URL.Path, "status", x.status, "elapsed", elapsed)
 	}()
 	// A deadline that an earlier request of this connection set is over.
 	_ = x.control.SetWriteDeadline(time.Time{}) // not supported in tests without a connection
-	if err := s.dispatch(x); err != nil {
+	rt, err := s.route(x)
+	if err == nil {
+		err = rt.handle(x)
+	}
+	if err != nil {
 		x.fail(err)
 	}
 }
 
-// dispatch finds the route and runs it. Paths are taken as they were sent.
-func (s *Server) dispatch(x *exchange) error {
-	rt, ok := s.routes[x.r.URL.EscapedPath()]
-	if !ok {
-		return &apiError{status: http.StatusNotFound, message: "unknown path"}
+// route finds the route. Paths are taken as they were sent.
+func (s *Server) route(x *exchange) (*route, error) {
+	path := x.r.URL.EscapedPath()
+	rt := s.routes[path] // an escaped path holds no brace, as the name of a route may
+	if rt == nil {
+		rt, x.consumer = s.consumerRoute(path)
+	}
+	if rt == nil {
+		return nil, &apiError{status: http.StatusNotFound, message: "unknown path"}
 	}
 	x.endpoint = rt.endpoint
+	if rt.absent != "" {
+		return nil, &apiError{status: http.StatusNotFound, message: rt.absent}
+	}
 	if !rt.allows(x.r.Method) {
 		x.w.Header().Set("Allow", rt.allow)
-		return &apiError{status: http.StatusMethodNotAllowed, message: "method not allowed; allowed: " + rt.allow}
+		return nil, &apiError{status: http.StatusMethodNotAllowed, message: "method not allowed; allowed: " + rt.allow}
 	}
 	if rt.data {
 		if err := s.db.Err(); err != nil {
-			return stopped(err, x.r.Method)
+			return nil, stopped(err, x)
 		}
 	}
-	return rt.handle(x)
+	return rt, nil
 }
 
 func (rt *route) allows(method string) bool {
@@ -202,4 +238,7 @@ func (s *Server) ready(x *exchange) error {
 	return nil
 }
 
-var _ DB = (*engine.DB)(nil)
+var (
+	_ DB     = (*engine.DB)(nil)
+	_ Writer = (*engine.DB)(nil)
+)

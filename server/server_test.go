@@ -40,8 +40,14 @@ type testDB struct {
 	append func(context.Context, []engine.Record, engine.AppendOptions) (engine.AppendResult, error)
 	count  func(context.Context) (uint64, error)
 	keys   func(engine.KeysOptions) (engine.KeysPage, error)
-	err    error
-	notOK  error
+
+	cursors   func(string, engine.CursorsOptions) (engine.CursorsPage, error)
+	consumers func(after string, limit int) (engine.ConsumersPage, error)
+	setCursor func(string, []engine.Cursor, engine.CursorOptions) ([]engine.Cursor, error)
+	delCursor func(string, [][]byte) error
+
+	err   error
+	notOK error
 }
 
 func (d *testDB) Append(ctx context.Context, recs []engine.Record, o engine.AppendOptions) (engine.AppendResult, error) {
@@ -63,6 +69,34 @@ func (d *testDB) Keys(ctx context.Context, o engine.KeysOptions) (engine.KeysPag
 		return d.keys(o)
 	}
 	return d.DB.Keys(ctx, o)
+}
+
+func (d *testDB) Cursors(ctx context.Context, consumer string, o engine.CursorsOptions) (engine.CursorsPage, error) {
+	if d.cursors != nil {
+		return d.cursors(consumer, o)
+	}
+	return d.DB.Cursors(ctx, consumer, o)
+}
+
+func (d *testDB) Consumers(ctx context.Context, after string, limit int) (engine.ConsumersPage, error) {
+	if d.consumers != nil {
+		return d.consumers(after, limit)
+	}
+	return d.DB.Consumers(ctx, after, limit)
+}
+
+func (d *testDB) SetCursors(ctx context.Context, consumer string, cursors []engine.Cursor, o engine.CursorOptions) ([]engine.Cursor, error) {
+	if d.setCursor != nil {
+		return d.setCursor(consumer, cursors, o)
+	}
+	return d.DB.SetCursors(ctx, consumer, cursors, o)
+}
+
+func (d *testDB) DeleteCursors(ctx context.Context, consumer string, keys ...[]byte) error {
+	if d.delCursor != nil {
+		return d.delCursor(consumer, keys)
+	}
+	return d.DB.DeleteCursors(ctx, consumer, keys...)
 }
 
 func (d *testDB) Err() error {
@@ -154,7 +188,7 @@ func (r *running) post(path, body string, headers ...string) answer {
 
 // mustAppend appends one record to the log behind the server.
 func (r *running) mustAppend(key, value string) uint64 {
-	res, err := r.db.Append(r.t.Context(), []engine.Record{{Key: []byte(key), Value: []byte(value)}}, engine.AppendOptions{})
+	res, err := r.writer.Append(r.t.Context(), []engine.Record{{Key: []byte(key), Value: []byte(value)}}, engine.AppendOptions{})
 	require.NoError(r.t, err)
 	return res.First
 }
@@ -257,7 +291,9 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 		for _, path := range []string{
 			"/", "/api", "/api/v1/log", "/api/v1/log/", "/api/v1/log/scan/", "//api/v1/log/scan", "/api/v1//log/scan",
 			"/api/v1/log/../log/scan", "/api/v1/log/./scan", "/api/v1/log/%73can", "/api/v1%2Flog/scan", "/API/v1/log/scan",
-			"/api/v1/log/follow", "/api/v1/log/cursors", "/api/v1/log/cursors/c", "/-/healthy/", "/metrics/", "/scan", "/-/",
+			"/api/v1/log/follow/", "/api/v1/log/cursors/", "/api/v1/log/cursors/c/", "/api/v1/log/cursors/a/b", "/api/v1/log/cursors//",
+			"/api/v1/log/cursors/.", "/api/v1/log/cursors/..", "/api/v1/log/cursors/../scan", "/api/v1/log/%63ursors/c", "/api/v1/log/cursor/c",
+			"/-/healthy/", "/metrics/", "/scan", "/-/",
 		} {
 			for _, method := range []string{"GET", "POST", "PUT", "DELETE", "OPTIONS"} {
 				got := r.do(method, path, nil)
@@ -268,8 +304,8 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 			}
 		}
 		for path, allow := range map[string]string{
-			"/api/v1/log/append": "POST", "/api/v1/log/scan": "GET, HEAD", "/api/v1/log/keys": "GET, HEAD",
-			"/api/v1/log/segments": "GET, HEAD", "/api/v1/log/count": "GET, HEAD",
+			"/api/v1/log/append": "POST", "/api/v1/log/follow": "POST", "/api/v1/log/scan": "GET, HEAD", "/api/v1/log/keys": "GET, HEAD",
+			"/api/v1/log/segments": "GET, HEAD", "/api/v1/log/count": "GET, HEAD", "/api/v1/log/cursors": "GET, HEAD",
 			"/-/healthy": "GET, HEAD", "/-/ready": "GET, HEAD", "/metrics": "GET, HEAD",
 		} {
 			for _, method := range []string{"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "BREW"} {

@@ -62,6 +62,27 @@ func (b *blockBuilder) add(newKey bool, key []byte, seq uint64, ts int64, value 
 	b.records++
 }
 
+// addGroup appends the records of a group to the current group, or begins one.
+func (b *blockBuilder) addGroup(newKey bool, g *Group) {
+	if newKey {
+		b.endGroup()
+	}
+	if b.n == 0 {
+		b.key = append(b.key[:0], g.Key...)
+		b.seq, b.at = g.FirstSequence, zigzag(g.FirstTimestamp)
+	} else {
+		b.seqs = binary.AppendUvarint(b.seqs, g.FirstSequence-b.lastSeq)
+		b.times = binary.AppendUvarint(b.times, uint64(g.FirstTimestamp-b.lastAt))
+	}
+	b.seqs = append(b.seqs, g.seqs...)
+	b.times = append(b.times, g.times...)
+	b.lengths = append(b.lengths, g.lengths...)
+	b.values = append(b.values, g.values...)
+	b.lastSeq, b.lastAt = g.LastSequence, g.LastTimestamp
+	b.n += g.Records
+	b.records += g.Records
+}
+
 func (b *blockBuilder) endGroup() {
 	if b.n == 0 {
 		return

@@ -136,6 +136,9 @@ func longUvarint(b []byte, pos int) (uint64, int) {
 	if pos < 0 || pos > len(b) {
 		return 0, -1
 	}
+	if pos+1 < len(b) && b[pos+1] < 0x80 {
+		return uint64(b[pos]&0x7F) | uint64(b[pos+1])<<7, pos + 2
+	}
 	v, n := binary.Uvarint(b[pos:])
 	if n <= 0 {
 		return 0, -1

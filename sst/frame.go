@@ -29,6 +29,22 @@ func maxDecoded(n int) int { return 1<<20 + 256*n }
 // Writer small.
 const zstdWindow = 1 << 20
 
+// packer compresses what a Writer stores. The zero value is ready.
+type packer struct{ enc *zstd.Encoder }
+
+// append compresses data behind b, or copies it if that does not help.
+func (p *packer) append(b, data []byte) ([]byte, codec) {
+	if p.enc == nil {
+		p.enc = newEncoder()
+	}
+	start := len(b)
+	b = p.enc.EncodeAll(data, b)
+	if n := len(b) - start; n <= len(data)-len(data)/16-1 && len(data) <= maxDecoded(n) {
+		return b, codecZstd
+	}
+	return append(b[:start], data...), codecRaw
+}
+
 func newEncoder() *zstd.Encoder {
 	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
 		zstd.WithEncoderCRC(false), zstd.WithWindowSize(zstdWindow), zstd.WithLowerEncoderMem(true))
@@ -53,16 +69,6 @@ func newDecoder() *zstd.Decoder {
 	return dec
 }
 
-// appendPayload compresses data behind b, or copies it if that does not help.
-func appendPayload(b, data []byte, enc *zstd.Encoder) ([]byte, codec) {
-	start := len(b)
-	b = enc.EncodeAll(data, b)
-	if n := len(b) - start; n <= len(data)-len(data)/16-1 && len(data) <= maxDecoded(n) {
-		return b, codecZstd
-	}
-	return append(b[:start], data...), codecRaw
-}
-
 // appendTrailer completes the frame whose payload is b[start:] and which lies
 // at offset in the table.
 func appendTrailer(b []byte, start int, c codec, decoded int, id base.ULID, offset int64) []byte {
@@ -71,9 +77,22 @@ func appendTrailer(b []byte, start int, c codec, decoded int, id base.ULID, offs
 	return binary.LittleEndian.AppendUint64(b, base.Checksum(base.Seed(id[:], uint64(offset)), b[start:]))
 }
 
+// claimedSize is the decoded length that a stored block claims to have, unverified; 0 if it is too short.
+func claimedSize(b []byte) int64 {
+	if len(b) < trailerSize {
+		return 0
+	}
+	return int64(binary.LittleEndian.Uint32(b[len(b)-trailerSize+1:]))
+}
+
 // decodeFrame verifies the stored block b, which lies at offset, and returns
 // its decoded form: for a raw block a part of b itself.
 func decodeFrame(b []byte, name string, id base.ULID, offset int64) ([]byte, codec, error) {
+	return decodeFrameTo(nil, b, name, id, offset)
+}
+
+// decodeFrameTo is decodeFrame that decompresses into the memory of buf if that is large enough.
+func decodeFrameTo(buf, b []byte, name string, id base.ULID, offset int64) ([]byte, codec, error) {
 	n := len(b) - trailerSize
 	if n < 0 {
 		return nil, 0, base.Corruptf(name, offset, "a block of %d bytes is shorter than its trailer", len(b))
@@ -94,7 +113,10 @@ func decodeFrame(b []byte, name string, id base.ULID, offset int64) ([]byte, cod
 			return nil, 0, base.Corruptf(name, offset, "a block of %d bytes claims a decoded length of %d", n, decoded)
 		}
 		const slack = 16 // lets the decoder use its fast copies to the end
-		out, err := decoder.DecodeAll(b[:n], make([]byte, 0, int(decoded)+slack))
+		if uint64(cap(buf)) < decoded+slack {
+			buf = make([]byte, 0, int(decoded)+slack)
+		}
+		out, err := decoder.DecodeAll(b[:n], buf[:0])
 		if err != nil {
 			return nil, 0, base.Corruptf(name, offset, "decompress block: %v", err)
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 
 	"github.com/annalsdb/annals/internal/base"
 )
@@ -364,4 +365,12 @@ func fuzzKey(t *testing.T, r *Reader, key []byte, rng base.Range, verified bool)
 		require.NoError(t, err3)
 		require.Equal(t, [2]uint64{n, n}, counts)
 	}
+}
+
+// FuzzWriter is TestProperty on what a fuzzer draws.
+func FuzzWriter(f *testing.F) {
+	draws := make([]byte, 8<<10)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(draws) // never fails
+	f.Add(draws)
+	f.Fuzz(rapid.MakeFuzz(property))
 }

@@ -3,8 +3,6 @@ package sst
 import (
 	"bytes"
 
-	"github.com/klauspost/compress/zstd"
-
 	"github.com/annalsdb/annals/internal/base"
 )
 
@@ -50,9 +48,9 @@ func (p *partitioner) close(payload []byte, c codec, decoded int) {
 }
 
 // closeList closes the last partition with the entries of l, compressed.
-func (p *partitioner) closeList(l *listBuilder, scratch []byte, enc *zstd.Encoder) []byte {
+func (p *partitioner) closeList(l *listBuilder, scratch []byte, pack *packer) []byte {
 	scratch = l.appendTo(scratch[:0])
-	payload, c := appendPayload(nil, scratch, enc)
+	payload, c := pack.append(nil, scratch)
 	p.close(payload, c, len(scratch))
 	return scratch
 }

@@ -43,34 +43,34 @@ func drawRecords(t *rapid.T) []base.Record {
 }
 
 // TestProperty compares everything that a Reader answers with a sorted slice.
-func TestProperty(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		recs := drawRecords(t)
-		body, info := write(WriterOptions{
-			Segment:        7,
-			BlockBytes:     rapid.SampledFrom([]int{1, 100, 1000, 32 << 10}).Draw(t, "block"),
-			PartitionBytes: rapid.SampledFrom([]int{1, 20, 200, 64 << 10}).Draw(t, "partition"),
-		}, recs)
-		opts, _ := readerOptions(body, info)
-		opts.ReadAhead = rapid.SampledFrom([]int64{1, 1000, 0}).Draw(t, "ahead")
-		opts.Cache = rapid.SampledFrom([]Cache{nil, newMapCache(), newLossyCache(1)}).Draw(t, "cache")
-		ctx := context.Background()
-		r, err := Open(ctx, opts)
-		require.NoError(t, err)
-		if rapid.Bool().Draw(t, "no tail") {
-			// As if the metadata were too large to come with the root.
-			root := *r.root
-			root.tail, root.tailOffset = nil, info.Size
-			r.root = &root
-		}
-		require.NoError(t, r.Verify(ctx, nil))
-		require.True(t, ptr(r.Properties()).equal(ptr(info.Properties)))
-		requireRecords(t, recs, collect(t, r.All(opts.ReadAhead)))
-		checkKeys(t, r, recs)
-		for range 20 {
-			checkKey(t, r, recs, drawKey(t, recs), drawRange(t, recs))
-		}
-	})
+func TestProperty(t *testing.T) { rapid.Check(t, property) }
+
+func property(t *rapid.T) {
+	recs := drawRecords(t)
+	body, info := write(WriterOptions{
+		Segment:        7,
+		BlockBytes:     rapid.SampledFrom([]int{1, 100, 1000, 32 << 10}).Draw(t, "block"),
+		PartitionBytes: rapid.SampledFrom([]int{1, 20, 200, 64 << 10}).Draw(t, "partition"),
+	}, recs)
+	opts, _ := readerOptions(body, info)
+	opts.ReadAhead = rapid.SampledFrom([]int64{1, 1000, 0}).Draw(t, "ahead")
+	opts.Cache = rapid.SampledFrom([]Cache{nil, newMapCache(), newLossyCache(1)}).Draw(t, "cache")
+	ctx := context.Background()
+	r, err := Open(ctx, opts)
+	require.NoError(t, err)
+	if rapid.Bool().Draw(t, "no tail") {
+		// As if the metadata were too large to come with the root.
+		root := *r.root
+		root.tail, root.tailOffset = nil, info.Size
+		r.root = &root
+	}
+	require.NoError(t, r.Verify(ctx, nil))
+	require.True(t, ptr(r.Properties()).equal(ptr(info.Properties)))
+	requireRecords(t, recs, collect(t, r.All(opts.ReadAhead)))
+	checkKeys(t, r, recs)
+	for range 20 {
+		checkKey(t, r, recs, drawKey(t, recs), drawRange(t, recs))
+	}
 }
 
 func ptr[T any](v T) *T { return &v }

@@ -51,8 +51,23 @@ type ReaderOptions struct {
 	Cache Cache
 	// ReadAhead is the most stored bytes that one read of adjacent data blocks
 	// fetches, apart from the first and the last of them; 0 means
-	// DefaultReadAhead. A scan holds as much.
+	// DefaultReadAhead. A scan holds as much, and twice as much with Background.
 	ReadAhead int64
+	// SkipFilter says that the caller knows already that the table holds the keys
+	// it asks for: the filter is not read. If it is wrong, reads cost more and
+	// return the same.
+	SkipFilter bool
+	// Background, when not nil, is used by scans that go on to read ahead of what
+	// they return.
+	Background Background
+}
+
+// Background starts work for a scan. Run runs f in another goroutine, with a context
+// that lives as long as what f reads is wanted, or refuses and returns false. It is
+// called by the goroutine that uses the iterator. When the context ends before the
+// scan does, the scan ends with its error.
+type Background interface {
+	Run(f func(context.Context)) bool
 }
 
 // Reader reads one table. It is safe for concurrent use; the iterators that it
@@ -131,14 +146,14 @@ func (r *Reader) Properties() Properties { return r.root.props }
 func (r *Reader) MemoryBytes() int { return r.root.MemoryBytes() }
 
 // MayContain reports whether the table may hold records of key. False is
-// certain; true is wrong for about 1 % of absent keys. It reads one filter
-// partition at most.
+// certain; true is wrong for about 1 % of absent keys, and says little with
+// SkipFilter. It reads one filter partition at most.
 func (r *Reader) MayContain(ctx context.Context, key []byte) (bool, error) {
 	p := &r.root.props
 	if bytes.Compare(key, p.FirstKey) < 0 || bytes.Compare(key, p.LastKey) > 0 {
 		return false, nil
 	}
-	if p.Keys == 1 {
+	if p.Keys == 1 || r.opts.SkipFilter {
 		return true, nil
 	}
 	var c entryCursor

@@ -11,7 +11,7 @@ import (
 // never what is returned. Zero fields mean no limit.
 type Hint struct {
 	Records int
-	Bytes   int64 // of keys and values
+	Bytes   int64 // of values
 }
 
 // Iter iterates over the records of one key, by Scan or ScanBackward. It
@@ -22,8 +22,8 @@ type Iter struct {
 	rng      base.Range
 	backward bool
 	hint     Hint
-	records  int   // returned so far
-	bytes    int64 // of their keys and values
+	records  int64 // returned so far
+	bytes    int64 // of their values
 
 	pos     blockCursor // on the last block that the scan fetched
 	started bool
@@ -31,8 +31,11 @@ type Iter struct {
 	err     error
 
 	run   blockRun
-	group group // of the key in the current block
-	fresh bool  // the cursor of group stands on a record that is not yet returned
+	runs  int        // found so far
+	late  bool       // run is found, but not fetched
+	ahead *readAhead // the run after run, being fetched; it owns pos and done until it is finished
+	group group      // of the key in the current block
+	fresh bool       // the cursor of group stands on a record that is not yet returned
 	// Backward only: the records of group that come next, the very next last,
 	// and where the cursor stood before each strideRecords records before those.
 	back  []place
@@ -99,7 +102,7 @@ func (it *Iter) Next(ctx context.Context) (base.Record, bool, error) {
 	for it.err == nil {
 		if rec, ok := it.nextInBlock(); ok {
 			it.records++
-			it.bytes += int64(rec.Size())
+			it.bytes += int64(len(rec.Value))
 			return rec, true, nil
 		}
 		var ok bool
@@ -158,6 +161,11 @@ func (it *Iter) nextBlock(ctx context.Context) (bool, error) {
 		if ok, err := it.fill(ctx); !ok || err != nil {
 			return false, err
 		}
+	} else if it.late {
+		it.late = false
+		if err := it.run.fetch(ctx, it.r); err != nil {
+			return false, err
+		}
 	}
 	b, err := it.run.take(it.r, true)
 	if err != nil {
@@ -191,10 +199,45 @@ func (it *Iter) enter(g group) {
 	}
 }
 
-// fill finds the next blocks of the scan and fetches them with one read, unless
-// the first is cached.
-func (it *Iter) fill(ctx context.Context) (bool, error) {
-	it.run.reset()
+// Prime fetches what the first Next needs, in one read if it is not cached, so that
+// this costs no time then; but not more than so many stored bytes of records: what
+// is larger is left to Next. Later it does nothing.
+func (it *Iter) Prime(ctx context.Context, most int64) error {
+	if it.err != nil || it.runs > 0 {
+		return it.err
+	}
+	it.runs++
+	var ok bool
+	if ok, it.err = it.find(ctx, &it.run, 0, 0); !ok || it.err != nil {
+		return it.err
+	}
+	if it.late = it.run.size() > most; !it.late {
+		it.err = it.run.fetch(ctx, it.r)
+	}
+	return it.err
+}
+
+// fill makes the next blocks of the scan its run and, once the scan has gone on
+// beyond its first run, has those after them fetched meanwhile.
+func (it *Iter) fill(ctx context.Context) (ok bool, err error) {
+	if it.ahead != nil {
+		ok, err = it.takeAhead(ctx)
+	} else {
+		it.run.reset()
+		if ok, err = it.find(ctx, &it.run, it.records, it.bytes); ok && err == nil {
+			err = it.run.fetch(ctx, it.r)
+		}
+	}
+	it.runs++
+	if ok && err == nil && it.runs > 1 && it.run.buf != nil && !it.done && it.r.opts.Background != nil {
+		it.readAhead()
+	}
+	return ok, err
+}
+
+// find finds the next blocks of the scan that one read is to fetch: one, if that is
+// cached. The scan has so many records and bytes without them.
+func (it *Iter) find(ctx context.Context, run *blockRun, records, size int64) (bool, error) {
 	ok, err := it.advance(ctx)
 	if !ok || err != nil {
 		return false, err
@@ -202,8 +245,12 @@ func (it *Iter) fill(ctx context.Context) (bool, error) {
 	for {
 		ref := it.pos.ref()
 		blk := it.r.cachedData(&ref)
-		it.run.blocks = append(it.run.blocks, runBlock{ref, blk, it.pos.startsWith(it.key)})
-		if blk != nil || it.enough() {
+		run.blocks = append(run.blocks, runBlock{ref, blk, it.pos.startsWith(it.key)})
+		if blk != nil {
+			break
+		}
+		// The run is as long as the hint and ReadAhead want it.
+		if r, b, stored := run.extent(len(it.key), it.backward); stored >= it.r.opts.ReadAhead || it.hint.metBy(records+r, size+b) {
 			break
 		}
 		if ok, err = it.advance(ctx); err != nil {
@@ -212,7 +259,46 @@ func (it *Iter) fill(ctx context.Context) (bool, error) {
 			break
 		}
 	}
-	return true, it.run.fetch(ctx, it.r)
+	return true, nil
+}
+
+// readAhead is a run that is fetched while the one before it is used.
+type readAhead struct {
+	done chan struct{} // closed when the other fields are set
+	run  blockRun
+	ok   bool
+	err  error
+}
+
+// readAhead begins to fetch the run after the current one, unless that has all
+// that the hint asks for.
+func (it *Iter) readAhead() {
+	records, size, _ := it.run.extent(len(it.key), it.backward)
+	records, size = records+it.records, size+it.bytes
+	if it.hint.metBy(records, size) {
+		return
+	}
+	a := &readAhead{done: make(chan struct{})}
+	if it.r.opts.Background.Run(func(ctx context.Context) {
+		defer close(a.done)
+		if a.ok, a.err = it.find(ctx, &a.run, records, size); a.ok && a.err == nil {
+			a.err = a.run.fetch(ctx, it.r)
+		}
+	}) {
+		it.ahead = a
+	}
+}
+
+// takeAhead waits for the run that is being fetched and makes it the current one.
+func (it *Iter) takeAhead(ctx context.Context) (bool, error) {
+	a := it.ahead
+	select {
+	case <-a.done:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	it.ahead, it.run = nil, a.run
+	return a.ok, a.err
 }
 
 // advance moves pos to the next block of the scan.
@@ -250,25 +336,35 @@ func (it *Iter) seek(ctx context.Context) (bool, error) {
 	return !it.backward && bytes.Equal(first.key, it.key) && first.f[fieldSequence] < it.rng.End, nil
 }
 
-// enough reports whether the run is as long as the hint and ReadAhead want it.
-// How much of its first block belongs to the scan is not known, so that block
-// does not count, nor do the bytes of the last.
-func (it *Iter) enough() bool {
-	b := it.run.blocks
-	first, last := &b[0].ref, &b[len(b)-1].ref
-	var records, size uint64
-	var stored int64
-	switch {
-	case len(b) == 1:
-	case it.backward:
-		records, size, stored = first.records-last.records, first.bytes-last.bytes, first.offset-last.offset-last.size
-	default:
-		second := &b[1].ref
-		records, size, stored = last.records+last.count-second.records, last.bytes-second.bytes, last.offset-second.offset
+// metBy reports whether so many records, or bytes, are all that the hint asks for.
+func (h Hint) metBy(records, size int64) bool {
+	return h.Records > 0 && records >= int64(h.Records) || h.Bytes > 0 && size >= h.Bytes
+}
+
+// extent returns how many records, and bytes of their values, the run is known to hold of the
+// scan, and its size as ReadAhead counts it. How much of its first block belongs to the scan
+// is not known, so that block does not count, nor do the bytes of the last.
+func (run *blockRun) extent(keyBytes int, backward bool) (records, size, stored int64) {
+	n := len(run.blocks)
+	if n < 2 {
+		return 0, 0, 0
 	}
-	return stored >= it.r.opts.ReadAhead ||
-		it.hint.Records > 0 && int64(records) >= int64(it.hint.Records-it.records) ||
-		it.hint.Bytes > 0 && int64(size) >= it.hint.Bytes-it.bytes
+	first, second, last := &run.blocks[0].ref, &run.blocks[1].ref, &run.blocks[n-1].ref
+	if backward {
+		records = int64(first.records - last.records)
+		return records, int64(first.bytes-last.bytes) - records*int64(keyBytes), first.offset - last.end()
+	}
+	records = int64(last.records - second.records)
+	size = int64(last.bytes-second.bytes) - records*int64(keyBytes)
+	return records + int64(last.count), size, last.offset - second.offset
+}
+
+// size is the stored size of the run's blocks together.
+func (run *blockRun) size() (n int64) {
+	for i := range run.blocks {
+		n += run.blocks[i].ref.size
+	}
+	return n
 }
 
 func (run *blockRun) reset() {

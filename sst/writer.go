@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 
-	"github.com/klauspost/compress/zstd"
-
 	"github.com/annalsdb/annals/internal/base"
 )
 
@@ -38,13 +36,15 @@ type Info struct {
 // Writer builds one table in memory. It belongs to one goroutine.
 type Writer struct {
 	opts WriterOptions
-	enc  *zstd.Encoder
+	pack packer
 	body []byte
 
 	block   blockBuilder
 	first   [maxFields]uint64 // the index entry of the block that is being built
 	blockIn []byte            // key of its first record
 	before  []byte            // last key of the block before
+	// sinceSmall counts blocks since one was cut while it was small.
+	sinceSmall int
 
 	dir    partitioner
 	dirs   listBuilder
@@ -71,7 +71,7 @@ func NewWriter(opts WriterOptions) *Writer {
 	if opts.PartitionBytes <= 0 {
 		opts.PartitionBytes = DefaultPartitionBytes
 	}
-	w := &Writer{opts: opts, enc: newEncoder(), body: opts.Buffer[:0]}
+	w := &Writer{opts: opts, body: opts.Buffer[:0]}
 	w.dirs.kind, w.blocks.kind = directoryKind, indexKind
 	w.props.Segment, w.props.BlockBytes = opts.Segment, uint64(opts.BlockBytes)
 	return w
@@ -94,7 +94,7 @@ func (w *Writer) EstimatedSize() int64 {
 // limits: Add panics otherwise. It copies what it keeps.
 func (w *Writer) Add(key []byte, seq uint64, timestamp int64, value []byte) {
 	newKey := w.props.Records == 0 || !bytes.Equal(key, w.key)
-	w.assert(newKey, key, seq, timestamp, value)
+	w.assert(newKey, key, seq, timestamp, len(value))
 	size := recordOverhead + len(value)
 	if newKey {
 		size += groupOverhead + len(key)
@@ -102,6 +102,64 @@ func (w *Writer) Add(key []byte, seq uint64, timestamp int64, value []byte) {
 	if w.block.records > 0 && w.block.size()+size > w.opts.BlockBytes {
 		w.flushBlock()
 	}
+	w.begin(newKey, key, seq, timestamp)
+	w.block.add(newKey, key, seq, timestamp, value)
+	w.count(1, len(key)+len(value), seq, seq, timestamp, timestamp)
+}
+
+// AddGroup appends the records of a group, as if each were added. A group that is a
+// stored block by itself, and not a small one, is appended as it is stored: it is not compressed
+// again.
+func (w *Writer) AddGroup(g *Group) {
+	newKey := w.props.Records == 0 || !bytes.Equal(g.Key, w.key)
+	switch {
+	case w.takesFrame(g):
+		w.assert(newKey, g.Key, g.FirstSequence, g.FirstTimestamp, 0)
+		w.addFrame(newKey, g)
+	case w.block.size()+g.decodedBytes()+recordOverhead <= w.opts.BlockBytes:
+		w.assert(newKey, g.Key, g.FirstSequence, g.FirstTimestamp, 0)
+		w.begin(newKey, g.Key, g.FirstSequence, g.FirstTimestamp)
+		w.block.addGroup(newKey, g)
+		w.countGroup(g)
+	default: // a block ends before one of its records
+		for c := (groupCursor{g: g}); c.next(); {
+			w.Add(g.Key, c.seq, c.ts, c.data())
+		}
+	}
+}
+
+// smallBlockEvery is how many blocks come for each one that is cut for the sake of a stored block
+// while it is still small.
+const smallBlockEvery = 4
+
+// takesFrame reports whether a group is appended as the stored block that it is. Blocks
+// must not shrink with every rewrite, nor stay as large as another writer made them: only those
+// of about the target's size, or of one record, are taken.
+func (w *Writer) takesFrame(g *Group) bool {
+	f := g.frame
+	if f == nil || f.decoded < w.opts.BlockBytes/2 || g.Records > 1 && f.decoded > 2*w.opts.BlockBytes {
+		return false
+	}
+	return w.block.records == 0 || w.block.size() >= w.opts.BlockBytes/2 || w.sinceSmall >= smallBlockEvery
+}
+
+// addFrame appends a group as the stored block that it is.
+func (w *Writer) addFrame(newKey bool, g *Group) {
+	if w.block.records > 0 {
+		if w.block.size() < w.opts.BlockBytes/2 {
+			w.sinceSmall = 0
+		}
+		w.flushBlock()
+	}
+	w.begin(newKey, g.Key, g.FirstSequence, g.FirstTimestamp)
+	w.countGroup(g)
+	start := len(w.body)
+	w.body = append(w.body, g.frame.payload...)
+	w.endBlock(start, g.frame.codec, g.frame.decoded, g.Records)
+}
+
+// begin notes the first of the records that are added next.
+func (w *Writer) begin(newKey bool, key []byte, seq uint64, timestamp int64) {
 	if newKey {
 		w.beginKey(key, seq)
 	}
@@ -112,19 +170,14 @@ func (w *Writer) Add(key []byte, seq uint64, timestamp int64, value []byte) {
 			fieldRecords: w.props.Records, fieldBytes: w.props.Bytes,
 		}
 	}
-	w.block.add(newKey, key, seq, timestamp, value)
-	w.entry[dirLast] = seq
-	w.entry[dirCount]++
-	w.lastSeq, w.lastTS = seq, timestamp
-	w.count(key, seq, timestamp, value)
 }
 
-func (w *Writer) assert(newKey bool, key []byte, seq uint64, timestamp int64, value []byte) {
+func (w *Writer) assert(newKey bool, key []byte, seq uint64, timestamp int64, value int) {
 	switch {
 	case w.done:
 		panic("sst: Add after Finish")
-	case len(key) > MaxKeyBytes || len(value) > MaxValueBytes || seq == base.MaxSequence:
-		panic(fmt.Sprintf("sst: add record %d: key of %d bytes, value of %d bytes", seq, len(key), len(value)))
+	case len(key) > MaxKeyBytes || value > MaxValueBytes || seq == base.MaxSequence:
+		panic(fmt.Sprintf("sst: add record %d: key of %d bytes, value of %d bytes", seq, len(key), value))
 	case w.props.Records == 0:
 	case newKey && bytes.Compare(key, w.key) < 0:
 		panic(fmt.Sprintf("sst: add record %d: key %q after %q", seq, key, w.key))
@@ -133,16 +186,25 @@ func (w *Writer) assert(newKey bool, key []byte, seq uint64, timestamp int64, va
 	}
 }
 
-// count brings the properties up to date.
-func (w *Writer) count(key []byte, seq uint64, timestamp int64, value []byte) {
+// countGroup counts the records of a group.
+func (w *Writer) countGroup(g *Group) {
+	w.count(g.Records, int(g.Bytes()), g.FirstSequence, g.LastSequence, g.FirstTimestamp, g.LastTimestamp)
+}
+
+// count brings key and properties up to date with n records of the current key that
+// have size bytes.
+func (w *Writer) count(n, size int, first, last uint64, from, to int64) {
 	p := &w.props
 	if p.Records == 0 {
-		p.FirstSequence, p.FirstTimestamp, p.LastTimestamp = seq, timestamp, timestamp
+		p.FirstSequence, p.FirstTimestamp, p.LastTimestamp = first, from, to
 	}
-	p.Records++
-	p.Bytes += uint64(len(key) + len(value))
-	p.FirstSequence, p.LastSequence = min(p.FirstSequence, seq), max(p.LastSequence, seq)
-	p.FirstTimestamp, p.LastTimestamp = min(p.FirstTimestamp, timestamp), max(p.LastTimestamp, timestamp)
+	p.Records += uint64(n)
+	p.Bytes += uint64(size)
+	p.FirstSequence, p.LastSequence = min(p.FirstSequence, first), max(p.LastSequence, last)
+	p.FirstTimestamp, p.LastTimestamp = min(p.FirstTimestamp, from), max(p.LastTimestamp, to)
+	w.entry[dirLast] = last
+	w.entry[dirCount] += uint64(n)
+	w.lastSeq, w.lastTS = last, to
 }
 
 // beginKey ends the key before and notes key in directory and filter.
@@ -173,7 +235,7 @@ func (w *Writer) endKey() {
 	}
 	w.dirs.add(w.key, w.entry)
 	if w.dirs.size() >= w.opts.PartitionBytes {
-		w.scratch = w.dir.closeList(&w.dirs, w.scratch, w.enc)
+		w.scratch = w.dir.closeList(&w.dirs, w.scratch, &w.pack)
 	}
 }
 
@@ -183,24 +245,31 @@ func (w *Writer) flushFilter() {
 	w.hashes = w.hashes[:0]
 }
 
-// flushBlock stores the current data block and adds its index entry.
+// flushBlock stores the current data block.
 func (w *Writer) flushBlock() {
+	records, start := w.block.records, len(w.body)
+	data := w.block.finish()
+	var c codec
+	w.body, c = w.pack.append(w.body, data)
+	w.endBlock(start, c, len(data), records)
+}
+
+// endBlock completes the data block whose payload is body[start:] and adds its
+// index entry.
+func (w *Writer) endBlock(start int, c codec, decoded, records int) {
 	if w.blocks.n == 0 {
 		fields := w.first
 		fields[fieldBlocks] = w.props.Blocks
 		w.index.open(w.before, w.blockIn, fields)
 	}
-	w.first[fieldCount] = uint64(w.block.records)
-	data, start := w.block.finish(), len(w.body)
-	var c codec
-	w.body, c = appendPayload(w.body, data, w.enc)
-	w.body = appendTrailer(w.body, start, c, len(data), w.opts.ID, int64(start))
-	w.first[fieldSize] = uint64(len(w.body) - start)
+	w.body = appendTrailer(w.body, start, c, decoded, w.opts.ID, int64(start))
+	w.first[fieldCount], w.first[fieldSize] = uint64(records), uint64(len(w.body)-start)
 	w.blocks.add(w.blockIn, w.first)
 	w.before = append(w.before[:0], w.key...)
 	w.props.Blocks++
+	w.sinceSmall++
 	if w.blocks.size() >= w.opts.PartitionBytes {
-		w.scratch = w.index.closeList(&w.blocks, w.scratch, w.enc)
+		w.scratch = w.index.closeList(&w.blocks, w.scratch, &w.pack)
 	}
 }
 
@@ -211,13 +280,15 @@ func (w *Writer) Finish() (body []byte, info Info) {
 		panic("sst: Finish of an empty or finished table")
 	}
 	w.done = true
-	w.flushBlock()
+	if w.block.records > 0 {
+		w.flushBlock()
+	}
 	w.endKey()
 	if w.blocks.n > 0 {
-		w.index.closeList(&w.blocks, w.scratch, w.enc)
+		w.index.closeList(&w.blocks, w.scratch, &w.pack)
 	}
 	if w.dirs.n > 0 {
-		w.dir.closeList(&w.dirs, w.scratch, w.enc)
+		w.dir.closeList(&w.dirs, w.scratch, &w.pack)
 	}
 	if len(w.hashes) > 0 {
 		w.flushFilter()
@@ -236,7 +307,7 @@ func (w *Writer) Finish() (body []byte, info Info) {
 		root = appendBytes(root, top.appendTo(nil))
 	}
 	start := len(w.body)
-	b, c := appendPayload(w.body, root, w.enc)
+	b, c := w.pack.append(w.body, root)
 	b = appendTrailer(b, start, c, len(root), id, int64(start))
 	f.rootOffset, f.rootSize = uint64(start), uint64(len(b)-start)
 	b = f.append(b, id, int64(len(b)))

@@ -9,7 +9,7 @@ import (
 // Chain checks that WAL objects follow one another without a gap, across epochs.
 // Whoever follows the WAL (replay, a replica) passes every record object through
 // Accept, in order. The zero Chain takes any first object; to begin behind what a
-// manifest holds, set End to its flushed_end, LastTimestamp likewise, Segment to the
+// manifest holds, set End to its flushed_end (a lower bound of where its first object begins), LastTimestamp likewise, Segment to the
 // active one, and Started.
 type Chain struct {
 	// Started says that the fields below mean something.
@@ -62,8 +62,10 @@ func (c *Chain) check(name string, o *Object) error {
 	}
 	switch {
 	// An epoch may begin above the end of the one before, which leaves out sequences
-	// that its writer may have given away without making them durable (I3).
-	case o.PrevEnd < c.End, o.ID != 1 && o.PrevEnd != c.End:
+	// that its writer may have given away without making them durable (I3). Behind a manifest's
+	// position too: objects without records may have begun the epoch and are not replayed again, and
+	// flushed_end does not pass what they left out.
+	case o.PrevEnd < c.End, o.ID != 1 && c.epoch != 0 && o.PrevEnd != c.End:
 		return base.Corruptf(name, offPrevEnd, "previous object ends at sequence %d, want %d", o.PrevEnd, c.End)
 	case o.Segment < c.Segment:
 		return base.Corruptf(name, offSegment, "segment %d after %d", o.Segment, c.Segment)

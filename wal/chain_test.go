@@ -36,7 +36,7 @@ func TestChain(t *testing.T) {
 	}{
 		{"zero chain takes any object", Chain{}, chained(t, 9, 33, 500, 500, 510, nil), true},
 		{"position in mid-epoch", begun, chained(t, 2, 7, 100, 100, 110, nil), true},
-		{"position in mid-epoch, gap", begun, chained(t, 2, 7, 101, 101, 110, nil), false},
+		{"position in mid-epoch, behind objects without records that began above", begun, chained(t, 2, 7, 101, 101, 110, nil), true},
 		{"position in mid-epoch, overlap", begun, chained(t, 2, 7, 99, 100, 110, nil), false},
 		{"new epoch", begun, chained(t, 2, 1, 100, 100, 110, nil), true},
 		{"new epoch above", begun, chained(t, 2, 1, 5000, 5000, 5001, nil), true},

@@ -42,6 +42,18 @@ type Entry struct {
 	Producer ProducerMark
 }
 
+// Size returns the bytes that the entry takes in its object.
+func (e *Entry) Size() int {
+	switch e.Type {
+	case EntryBatch:
+		return entryHeaderSize + batchHeaderSize + len(e.Batch.data)
+	case EntryCursor:
+		return entryHeaderSize + cursorHeaderSize + len(e.Cursor.Consumer) + len(e.Cursor.Key)
+	default:
+		return entryHeaderSize + producerFixedSize + len(e.Producer.Producer)
+	}
+}
+
 // Batch is the records of one append: Count records, at least one, with
 // consecutive sequences from First and one timestamp.
 type Batch struct {

@@ -52,10 +52,36 @@ type fencing struct {
 	epoch, fencer uint64
 }
 
-// firstOpen lists the epoch from an id on and returns the first id without a record
-// object, and whether something of a fence's size is there. Objects behind a gap are
-// dead already: they can never become durable once the gap is fenced.
+// firstOpen returns the first id from an id on without a record object, and whether something of a fence's size is
+// there. What a listing lacks and must exist is asked for by its name before it is called lost: a listing may lag behind.
 func (f *fencing) firstOpen(ctx context.Context, from uint64) (id uint64, exists bool, err error) {
+	for {
+		id, exists, err = f.list(ctx, from)
+		if !errors.Is(err, ErrMissing) {
+			return id, exists, err
+		}
+		var there *Object
+		rerr := retry(ctx, f.env, func(ctx context.Context) (err error) {
+			there, _, err = Read(ctx, f.store, f.ident, f.epoch, id)
+			return err
+		})
+		switch {
+		case errors.Is(rerr, objstore.ErrNotFound):
+			return 0, false, err
+		case rerr != nil:
+			return 0, false, rerr
+		case there.Fence:
+			return id, true, nil
+		}
+		from = id + 1
+	}
+}
+
+// list lists the epoch from an id on and returns the first id without a record
+// object, and whether something of a fence's size is there. Objects behind a gap are
+// dead already: they can never become durable once the gap is fenced. With ErrMissing it returns the id of the
+// object that must exist.
+func (f *fencing) list(ctx context.Context, from uint64) (id uint64, exists bool, err error) {
 	prefix := base.WALEpochPrefix(f.ident.Tree, f.epoch)
 	id = from
 	behind := uint64(0) // the last record object behind a gap at id
@@ -85,7 +111,7 @@ func (f *fencing) firstOpen(ctx context.Context, from uint64) (id uint64, exists
 		return objstore.ListAll(ctx, f.store, prefix, base.WALName(f.ident.Tree, f.epoch, id-1), visit)
 	})
 	if err != nil {
-		return 0, false, fmt.Errorf("list %s: %w", prefix, err)
+		return id, false, fmt.Errorf("list %s: %w", prefix, err)
 	}
 	if behind > 0 && !exists {
 		err = f.checkGap(ctx, id, behind)

@@ -2,6 +2,7 @@ package wal
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,6 +57,48 @@ func TestFenceBehindAGapThatWasFilledIsALoss(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, uint64(2), fence)
 		}
+	}
+}
+
+// What cannot be read behind a gap tells nothing about it: it may be dead. While the store does not answer, nothing is
+// known, and no fence is put.
+func TestFenceBehindAGapAndSomethingUnreadable(t *testing.T) {
+	for name, c := range map[string]struct {
+		get  func(apply func() (objstore.Object, error)) (objstore.Object, error)
+		want error
+	}{
+		"damaged": {func(apply func() (objstore.Object, error)) (objstore.Object, error) {
+			o, err := apply()
+			o.Body[20] ^= 1
+			return o, err
+		}, nil},
+		"gone meanwhile": {func(func() (objstore.Object, error)) (objstore.Object, error) {
+			return objstore.Object{}, objstore.ErrNotFound
+		}, nil},
+		"the store is not there": {func(func() (objstore.Object, error)) (objstore.Object, error) { return objstore.Object{}, errFlaky }, errFlaky},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newFaultyStore()
+				putObject(t, s.Store, 1, testObject(1, 10, 11))
+				putObject(t, s.Store, 3, testObject(3, 30, 31))
+				s.onGet = func(_ context.Context, name string, _ int, apply func() (objstore.Object, error)) (objstore.Object, error) {
+					if name == walName(3) {
+						return c.get(apply)
+					}
+					return apply()
+				}
+				fence, err := fenceEpoch(t, s, 1)
+				require.ErrorIs(t, err, c.want)
+				if c.want == nil {
+					require.Equal(t, uint64(2), fence)
+					requireFence(t, s, 2)
+					return
+				}
+				_, err = s.Store.Head(t.Context(), walName(2))
+				require.ErrorIs(t, err, objstore.ErrNotFound)
+			})
+		})
 	}
 }
 
@@ -274,4 +317,39 @@ func TestFenceReportsDamage(t *testing.T) {
 
 	require.Panics(t, func() { _, _ = FenceEpoch(t.Context(), s, testEnv(1), testIdent, testEpoch, 1, testEpoch) })
 	require.Panics(t, func() { _, _ = FenceEpoch(t.Context(), s, testEnv(1), testIdent, testEpoch, 0, testEpoch+1) })
+}
+
+// laggingStore has a listing that lacks names, although their objects are there.
+type laggingStore struct {
+	objstore.Store
+	hidden []string
+}
+
+func (s *laggingStore) List(ctx context.Context, prefix, startAfter string, limit int) (objstore.Page, error) {
+	page, err := s.Store.List(ctx, prefix, startAfter, limit)
+	page.Entries = slices.DeleteFunc(page.Entries, func(e objstore.Entry) bool { return slices.Contains(s.hidden, e.Name) })
+	return page, err
+}
+
+// What a listing lacks is not lost yet: the object itself is asked for.
+func TestFenceWithAListingThatLags(t *testing.T) {
+	for _, hidden := range [][]uint64{{1}, {2}, {3}, {1, 2}, {1, 2, 3}, {4}, {1, 4}, {1, 2, 3, 4}} {
+		for _, fenced := range []bool{false, true} {
+			s := &laggingStore{Store: newFaultyStore().Store}
+			for _, id := range hidden {
+				s.hidden = append(s.hidden, walName(id))
+			}
+			for id := uint64(1); id <= 3; id++ {
+				putObject(t, s.Store, id, objectOf(Header{
+					Identity: testIdent, Writer: testWriter, Epoch: testEpoch, ID: id, Segment: 1, PrevEnd: id * 10, First: id * 10, Durable: id - 1,
+				}, id*10+1))
+			}
+			if fenced {
+				putObject(t, s.Store, 4, EncodeFence(testIdent, testEpoch, 4, testEpoch+9))
+			}
+			at, err := FenceEpoch(t.Context(), s, base.SystemEnv(), testIdent, testEpoch, 1, testEpoch+1)
+			require.NoError(t, err, "hidden %v, fenced %v", hidden, fenced)
+			require.Equal(t, uint64(4), at, "hidden %v, fenced %v", hidden, fenced)
+		}
+	}
 }

@@ -73,9 +73,9 @@ func retry(ctx context.Context, env *base.Env, op func(context.Context) error) e
 // try calls op with a context that ends after callTimeout. That op then fails does not
 // mean that ctx ended.
 func try(ctx context.Context, env *base.Env, op func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stop := env.AfterFunc(callTimeout, cancel)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := env.AfterFunc(callTimeout, func() { cancel(context.DeadlineExceeded) })
 	defer stop()
 	return op(ctx)
 }

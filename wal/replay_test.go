@@ -108,7 +108,7 @@ func TestReplayDamageIsAnError(t *testing.T) {
 		require.Equal(t, seq(1, 2), ids, name)
 	}
 	s := epochOf(t, 5)
-	_, _, err := replayed(t, s, 2, Chain{Started: true, End: 100})
+	_, _, err := replayed(t, s, 2, Chain{Started: true, End: 102})
 	require.ErrorIs(t, err, base.ErrCorrupt, "the manifest's end is not where the objects go on")
 
 	s = epochOf(t, 1)

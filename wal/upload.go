@@ -83,12 +83,12 @@ func (u *Uploader) put(up *upload) {
 // begin runs a call of the store in its own goroutine, bounded in time. mu is held, not
 // by do.
 func (u *Uploader) begin(name string, up *upload, do func(context.Context, *call)) *call {
-	ctx, cancel := context.WithCancel(u.ctx)
-	c := &call{cancel: cancel, began: u.opts.Env.Elapsed()}
+	ctx, cancel := context.WithCancelCause(u.ctx)
+	c := &call{cancel: func() { cancel(nil) }, began: u.opts.Env.Elapsed()}
 	limit := minPutTimeout + time.Duration(len(up.body))*time.Second/slowestPut
-	c.timeout = u.arm(limit, func(*timer) { cancel() })
+	c.timeout = u.arm(limit, func(*timer) { cancel(context.DeadlineExceeded) })
 	u.spawn(name, func() {
-		defer cancel()
+		defer cancel(nil)
 		do(ctx, c)
 		u.deliver()
 	})

@@ -47,9 +47,8 @@ type UploaderOptions struct {
 	// not reported durable by then has an unknown outcome; none is reported any more.
 	// Required.
 	OnFailed func(error)
-	// OnSpace, if not nil, is called when CanSubmit has become true because an object
-	// landed that cannot be reported durable yet. When one is reported durable,
-	// CanSubmit may have become true as well.
+	// OnSpace, if not nil, is called when objects have landed and all that can be reported durable has been:
+	// CanSubmit may have become true.
 	OnSpace func()
 }
 
@@ -282,6 +281,7 @@ func (u *Uploader) nextCallback() func() {
 		u.uploads[0] = nil
 		u.uploads = u.uploads[1:]
 		u.started--
+		u.space = u.opts.OnSpace != nil
 		d := Durable{ID: up.id, StoreTime: up.storeTime, Size: len(up.body)}
 		if up.reusable {
 			d.Buffer = up.body

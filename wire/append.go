@@ -8,13 +8,6 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// MaxRecords is the largest number of records in one append: an empty record
-// takes a few bytes of a body, but many times that in memory.
-const MaxRecords = 1 << 20
-
-// ErrTooManyRecords reports a request with more than MaxRecords records.
-var ErrTooManyRecords = fmt.Errorf("more than %d records", MaxRecords)
-
 // KeyValue is one record of an append request. A nil slice means that the field
 // was missing; an empty one that is not nil is legal.
 type KeyValue struct {
@@ -75,7 +68,8 @@ func (b *AppendBody) reset() {
 }
 
 // Validate reports the first record without a key or value, or with one that is
-// longer than allowed, as the API words it.
+// longer than allowed, and conditions and producers that are out of their bounds, as the
+// API words it.
 func (b *AppendBody) Validate(maxKey, maxValue int) error {
 	for i, r := range b.Records {
 		switch {
@@ -89,13 +83,32 @@ func (b *AppendBody) Validate(maxKey, maxValue int) error {
 			return fmt.Errorf("record[%d]: value has %d bytes; at most %d are allowed", i, len(r.Value), maxValue)
 		}
 	}
+	for i, e := range b.ExpectedNext {
+		if len(e.Key) > maxKey {
+			return fmt.Errorf("expectedNext[%d]: key has %d bytes; at most %d are allowed", i, len(e.Key), maxKey)
+		}
+	}
+	return b.validateProducer()
+}
+
+func (b *AppendBody) validateProducer() error {
+	switch id := b.ProducerID; {
+	case id == nil && b.ProducerSeq == nil:
+		return nil
+	case id == nil:
+		return errors.New("producerSeq without producerId")
+	case len(*id) == 0 || len(*id) > MaxProducerBytes:
+		return fmt.Errorf("producerId has %d bytes; it must have 1 to %d", len(*id), MaxProducerBytes)
+	case b.ProducerSeq == nil:
+		return errors.New("producerId without producerSeq")
+	}
 	return nil
 }
 
 // UnmarshalProtobuf decodes an AppendRequest. Keys and values alias data. It
 // accepts exactly what the generated code accepts, with the same result, except
-// for more than MaxRecords records; a property test holds the two against each
-// other.
+// for more than MaxRecords records or MaxExpected conditions; a property test holds
+// the two against each other.
 func (b *AppendBody) UnmarshalProtobuf(data []byte) error {
 	b.reset()
 	if data == nil {
@@ -134,8 +147,8 @@ func (b *AppendBody) set(f field) error {
 		if err != nil {
 			return fmt.Errorf("expected_next[%d]: %w", len(b.ExpectedNext), err)
 		}
-		if len(b.ExpectedNext) == MaxRecords {
-			return ErrTooManyRecords
+		if len(b.ExpectedNext) == MaxExpected {
+			return ErrTooManyExpected
 		}
 		b.ExpectedNext = append(b.ExpectedNext, e)
 	case f.isBytes(fieldAppendProducerID):

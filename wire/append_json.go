@@ -37,8 +37,8 @@ func (b *AppendBody) UnmarshalJSON(data []byte) error {
 			return r.boolean(&b.AwaitDurable)
 		case "expectedNext":
 			return r.array(func() error {
-				if len(b.ExpectedNext) == MaxRecords {
-					return ErrTooManyRecords
+				if len(b.ExpectedNext) == MaxExpected {
+					return ErrTooManyExpected
 				}
 				e, err := r.expectedNext()
 				b.ExpectedNext = append(b.ExpectedNext, e)
@@ -52,15 +52,7 @@ func (b *AppendBody) UnmarshalJSON(data []byte) error {
 		return r.dec.SkipValue()
 	})
 	b.arena = r.arena
-	if err != nil {
-		return jsonError(err)
-	}
-	if _, err := r.dec.ReadToken(); err == nil {
-		return errors.New("more than one JSON value")
-	} else if err != io.EOF {
-		return jsonError(err)
-	}
-	return nil
+	return r.finish(err)
 }
 
 // jsonReader reads values of the expected types from a decoder.
@@ -68,6 +60,18 @@ type jsonReader struct {
 	dec     *jsontext.Decoder
 	arena   []byte
 	scratch []byte // base64 texts without their escapes
+}
+
+// finish returns the error of a body whose value was read with err: its own, or that
+// something follows it.
+func (r *jsonReader) finish(err error) error {
+	if err == nil {
+		err = r.end()
+	}
+	if err != nil {
+		return jsonError(err)
+	}
+	return nil
 }
 
 // errorf returns an error that names the value that was read last.
@@ -141,24 +145,29 @@ func (r *jsonReader) keyValue() (kv KeyValue, err error) {
 }
 
 func (r *jsonReader) expectedNext() (e ExpectedNext, err error) {
-	var key []byte
-	var seq *uint64
+	key, sequence, err := r.keyNumber("sequence")
+	return ExpectedNext{Key: key, Sequence: sequence}, err
+}
+
+// keyNumber reads an object of a key and a number of the given name, both required.
+func (r *jsonReader) keyNumber(number string) (key []byte, n uint64, err error) {
+	var value *uint64
 	err = r.object(func(name []byte) error {
 		switch string(name) {
 		case "key":
 			return r.bytes(&key)
-		case "sequence":
-			return r.number(&seq)
+		case number:
+			return r.number(&value)
 		}
 		return r.dec.SkipValue()
 	})
 	if err != nil {
-		return e, err
+		return nil, 0, err
 	}
-	if key == nil || seq == nil {
-		return e, r.errorf("key and sequence are required")
+	if key == nil || value == nil {
+		return nil, 0, r.errorf("key and %s are required", number)
 	}
-	return ExpectedNext{Key: key, Sequence: *seq}, nil
+	return key, *value, nil
 }
 
 // scalar reads a value of the given kind and returns its text, or nil for null.

@@ -18,8 +18,8 @@ func AppendMessage(dst []byte, f Format, m proto.Message) []byte {
 	}
 	dst, err := proto.MarshalOptions{}.MarshalAppend(dst, m)
 	if err != nil {
-		// Messages of this package have no required fields, and their only
-		// strings are the package's constants.
+		// Messages of this package have no required fields, and their only strings
+		// are the package's constants and names that ValidateConsumer passed.
 		panic(fmt.Sprintf("wire: encode %T: %v", m, err))
 	}
 	return dst
@@ -46,6 +46,12 @@ func AppendJSON(dst []byte, m proto.Message) []byte {
 		dst = appendStatus(dst, m.Status)
 		dst = append(dst, `,"count":`...)
 		dst = strconv.AppendUint(dst, m.Count, 10)
+	case *CursorsResponse:
+		dst = appendCursors(dst, m)
+	case *DeleteCursorsResponse:
+		dst = appendStatus(dst, m.Status)
+	case *ConsumersResponse:
+		dst = appendConsumers(dst, m)
 	default:
 		panic(fmt.Sprintf("wire: no JSON form of %T", m))
 	}
@@ -69,11 +75,7 @@ func appendKeys(dst []byte, m *KeysResponse) []byte {
 		dst = append(dst, '}')
 	}
 	dst = append(dst, ']')
-	if m.NextKey != nil {
-		dst = append(dst, `,"nextKey":`...)
-		dst = appendBytes(dst, m.NextKey)
-	}
-	return dst
+	return appendNextKey(dst, m.NextKey)
 }
 
 func appendSegments(dst []byte, m *SegmentsResponse) []byte {
@@ -85,6 +87,10 @@ func appendSegments(dst []byte, m *SegmentsResponse) []byte {
 		}
 		dst = append(dst, `{"id":`...)
 		dst = strconv.AppendUint(dst, uint64(s.Id), 10)
+		if s.LastId != nil {
+			dst = append(dst, `,"lastId":`...)
+			dst = strconv.AppendUint(dst, uint64(*s.LastId), 10)
+		}
 		dst = append(dst, `,"startSeq":`...)
 		dst = strconv.AppendUint(dst, s.StartSeq, 10)
 		dst = append(dst, `,"startTimeMs":`...)
@@ -102,6 +108,50 @@ func appendSegments(dst []byte, m *SegmentsResponse) []byte {
 		dst = append(dst, '}')
 	}
 	return append(dst, ']')
+}
+
+func appendCursors(dst []byte, m *CursorsResponse) []byte {
+	dst = appendStatus(dst, m.Status)
+	dst = append(dst, `,"cursors":[`...)
+	for i, c := range m.Cursors {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"key":`...)
+		dst = appendBytes(dst, c.Key)
+		dst = append(dst, `,"nextSequence":`...)
+		dst = strconv.AppendUint(dst, c.NextSequence, 10)
+		dst = append(dst, '}')
+	}
+	dst = append(dst, ']')
+	return appendNextKey(dst, m.NextKey)
+}
+
+func appendConsumers(dst []byte, m *ConsumersResponse) []byte {
+	dst = appendStatus(dst, m.Status)
+	dst = append(dst, `,"consumers":[`...)
+	for i, c := range m.Consumers {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"consumer":`...)
+		dst = appendString(dst, c.Consumer)
+		dst = append(dst, '}')
+	}
+	dst = append(dst, ']')
+	if m.NextConsumer != nil {
+		dst = append(dst, `,"nextConsumer":`...)
+		dst = appendString(dst, *m.NextConsumer)
+	}
+	return dst
+}
+
+// appendNextKey appends where the next page begins, if there is one.
+func appendNextKey(dst, key []byte) []byte {
+	if key == nil {
+		return dst
+	}
+	return appendBytes(append(dst, `,"nextKey":`...), key)
 }
 
 // appendBytes appends bytes as base64 with padding, in quotes.
@@ -127,9 +177,16 @@ type ErrorBody struct {
 	Message string `json:"message"`
 	// Outcome of a failed append: "not_appended" or "unknown"; else empty.
 	Outcome string `json:"outcome"`
+	// Key has a record with LastSequence, which an append did not expect; else nil.
+	Key          []byte  `json:"key"`
+	LastSequence *uint64 `json:"lastSequence"`
+	// LastProducerSeq is the last number of the producer whose append has another one
+	// than it should; else nil.
+	LastProducerSeq *uint64 `json:"lastProducerSeq"`
 }
 
-// AppendJSON appends the body's JSON form. An empty outcome is left out.
+// AppendJSON appends the body's JSON form. What is empty or nil is left out; the key
+// goes with LastSequence.
 func (e *ErrorBody) AppendJSON(dst []byte) []byte {
 	dst = appendStatus(dst, e.Status)
 	dst = append(dst, `,"message":`...)
@@ -137,6 +194,16 @@ func (e *ErrorBody) AppendJSON(dst []byte) []byte {
 	if e.Outcome != "" {
 		dst = append(dst, `,"outcome":`...)
 		dst = appendString(dst, e.Outcome)
+	}
+	if e.LastSequence != nil {
+		dst = append(dst, `,"key":`...)
+		dst = appendBytes(dst, e.Key)
+		dst = append(dst, `,"lastSequence":`...)
+		dst = strconv.AppendUint(dst, *e.LastSequence, 10)
+	}
+	if e.LastProducerSeq != nil {
+		dst = append(dst, `,"lastProducerSeq":`...)
+		dst = strconv.AppendUint(dst, *e.LastProducerSeq, 10)
 	}
 	return append(dst, '}')
 }

@@ -524,10 +524,12 @@ type Segment struct {
 	StartSeq    uint64                 `protobuf:"varint,2,opt,name=start_seq,json=startSeq,proto3" json:"start_seq,omitempty"`
 	StartTimeMs int64                  `protobuf:"varint,3,opt,name=start_time_ms,json=startTimeMs,proto3" json:"start_time_ms,omitempty"`
 	// Absent while the segment is active. Exclusive.
-	EndSeq        *uint64 `protobuf:"varint,100,opt,name=end_seq,json=endSeq,proto3,oneof" json:"end_seq,omitempty"`
-	Sealed        bool    `protobuf:"varint,101,opt,name=sealed,proto3" json:"sealed,omitempty"`
-	Records       uint64  `protobuf:"varint,102,opt,name=records,proto3" json:"records,omitempty"`
-	Bytes         uint64  `protobuf:"varint,103,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	EndSeq  *uint64 `protobuf:"varint,100,opt,name=end_seq,json=endSeq,proto3,oneof" json:"end_seq,omitempty"`
+	Sealed  bool    `protobuf:"varint,101,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	Records uint64  `protobuf:"varint,102,opt,name=records,proto3" json:"records,omitempty"`
+	Bytes   uint64  `protobuf:"varint,103,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Of the newest segment that was merged into it; absent if none was.
+	LastId        *uint32 `protobuf:"varint,104,opt,name=last_id,json=lastId,proto3,oneof" json:"last_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -607,6 +609,13 @@ func (x *Segment) GetRecords() uint64 {
 func (x *Segment) GetBytes() uint64 {
 	if x != nil {
 		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Segment) GetLastId() uint32 {
+	if x != nil && x.LastId != nil {
+		return *x.LastId
 	}
 	return 0
 }
@@ -879,6 +888,156 @@ func (x *CursorsResponse) GetNextKey() []byte {
 	return nil
 }
 
+// The answer when cursors were deleted.
+type DeleteCursorsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Status        string                 `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteCursorsResponse) Reset() {
+	*x = DeleteCursorsResponse{}
+	mi := &file_wire_wire_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteCursorsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteCursorsResponse) ProtoMessage() {}
+
+func (x *DeleteCursorsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_wire_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteCursorsResponse.ProtoReflect.Descriptor instead.
+func (*DeleteCursorsResponse) Descriptor() ([]byte, []int) {
+	return file_wire_wire_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *DeleteCursorsResponse) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+type Consumer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Consumer      string                 `protobuf:"bytes,1,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Consumer) Reset() {
+	*x = Consumer{}
+	mi := &file_wire_wire_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Consumer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Consumer) ProtoMessage() {}
+
+func (x *Consumer) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_wire_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Consumer.ProtoReflect.Descriptor instead.
+func (*Consumer) Descriptor() ([]byte, []int) {
+	return file_wire_wire_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Consumer) GetConsumer() string {
+	if x != nil {
+		return x.Consumer
+	}
+	return ""
+}
+
+type ConsumersResponse struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Status    string                 `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	Consumers []*Consumer            `protobuf:"bytes,2,rep,name=consumers,proto3" json:"consumers,omitempty"`
+	// Present when there are more consumers.
+	NextConsumer  *string `protobuf:"bytes,3,opt,name=next_consumer,json=nextConsumer,proto3,oneof" json:"next_consumer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConsumersResponse) Reset() {
+	*x = ConsumersResponse{}
+	mi := &file_wire_wire_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConsumersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConsumersResponse) ProtoMessage() {}
+
+func (x *ConsumersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_wire_wire_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConsumersResponse.ProtoReflect.Descriptor instead.
+func (*ConsumersResponse) Descriptor() ([]byte, []int) {
+	return file_wire_wire_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ConsumersResponse) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *ConsumersResponse) GetConsumers() []*Consumer {
+	if x != nil {
+		return x.Consumers
+	}
+	return nil
+}
+
+func (x *ConsumersResponse) GetNextConsumer() string {
+	if x != nil && x.NextConsumer != nil {
+		return *x.NextConsumer
+	}
+	return ""
+}
+
 var File_wire_wire_proto protoreflect.FileDescriptor
 
 const file_wire_wire_proto_rawDesc = "" +
@@ -925,7 +1084,7 @@ const file_wire_wire_proto_rawDesc = "" +
 	"\x06status\x18\x01 \x01(\tR\x06status\x12'\n" +
 	"\x04keys\x18\x02 \x03(\v2\x13.annals.wire.v1.KeyR\x04keys\x12\x1e\n" +
 	"\bnext_key\x18d \x01(\fH\x00R\anextKey\x88\x01\x01B\v\n" +
-	"\t_next_key\"\xcc\x01\n" +
+	"\t_next_key\"\xf6\x01\n" +
 	"\aSegment\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1b\n" +
 	"\tstart_seq\x18\x02 \x01(\x04R\bstartSeq\x12\"\n" +
@@ -933,9 +1092,12 @@ const file_wire_wire_proto_rawDesc = "" +
 	"\aend_seq\x18d \x01(\x04H\x00R\x06endSeq\x88\x01\x01\x12\x16\n" +
 	"\x06sealed\x18e \x01(\bR\x06sealed\x12\x18\n" +
 	"\arecords\x18f \x01(\x04R\arecords\x12\x14\n" +
-	"\x05bytes\x18g \x01(\x04R\x05bytesB\n" +
+	"\x05bytes\x18g \x01(\x04R\x05bytes\x12\x1c\n" +
+	"\alast_id\x18h \x01(\rH\x01R\x06lastId\x88\x01\x01B\n" +
 	"\n" +
-	"\b_end_seq\"_\n" +
+	"\b_end_seqB\n" +
+	"\n" +
+	"\b_last_id\"_\n" +
 	"\x10SegmentsResponse\x12\x16\n" +
 	"\x06status\x18\x01 \x01(\tR\x06status\x123\n" +
 	"\bsegments\x18\x02 \x03(\v2\x17.annals.wire.v1.SegmentR\bsegments\"=\n" +
@@ -952,7 +1114,16 @@ const file_wire_wire_proto_rawDesc = "" +
 	"\x06status\x18\x01 \x01(\tR\x06status\x120\n" +
 	"\acursors\x18\x02 \x03(\v2\x16.annals.wire.v1.CursorR\acursors\x12\x1e\n" +
 	"\bnext_key\x18\x03 \x01(\fH\x00R\anextKey\x88\x01\x01B\v\n" +
-	"\t_next_keyB!Z\x1fgithub.com/annalsdb/annals/wireb\x06proto3"
+	"\t_next_key\"/\n" +
+	"\x15DeleteCursorsResponse\x12\x16\n" +
+	"\x06status\x18\x01 \x01(\tR\x06status\"&\n" +
+	"\bConsumer\x12\x1a\n" +
+	"\bconsumer\x18\x01 \x01(\tR\bconsumer\"\x9f\x01\n" +
+	"\x11ConsumersResponse\x12\x16\n" +
+	"\x06status\x18\x01 \x01(\tR\x06status\x126\n" +
+	"\tconsumers\x18\x02 \x03(\v2\x18.annals.wire.v1.ConsumerR\tconsumers\x12(\n" +
+	"\rnext_consumer\x18\x03 \x01(\tH\x00R\fnextConsumer\x88\x01\x01B\x10\n" +
+	"\x0e_next_consumerB!Z\x1fgithub.com/annalsdb/annals/wireb\x06proto3"
 
 var (
 	file_wire_wire_proto_rawDescOnce sync.Once
@@ -966,22 +1137,25 @@ func file_wire_wire_proto_rawDescGZIP() []byte {
 	return file_wire_wire_proto_rawDescData
 }
 
-var file_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_wire_wire_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_wire_wire_proto_goTypes = []any{
-	(*Record)(nil),           // 0: annals.wire.v1.Record
-	(*AppendRequest)(nil),    // 1: annals.wire.v1.AppendRequest
-	(*KeySequence)(nil),      // 2: annals.wire.v1.KeySequence
-	(*AppendResponse)(nil),   // 3: annals.wire.v1.AppendResponse
-	(*Value)(nil),            // 4: annals.wire.v1.Value
-	(*ScanResponse)(nil),     // 5: annals.wire.v1.ScanResponse
-	(*Key)(nil),              // 6: annals.wire.v1.Key
-	(*KeysResponse)(nil),     // 7: annals.wire.v1.KeysResponse
-	(*Segment)(nil),          // 8: annals.wire.v1.Segment
-	(*SegmentsResponse)(nil), // 9: annals.wire.v1.SegmentsResponse
-	(*CountResponse)(nil),    // 10: annals.wire.v1.CountResponse
-	(*Cursor)(nil),           // 11: annals.wire.v1.Cursor
-	(*CursorsRequest)(nil),   // 12: annals.wire.v1.CursorsRequest
-	(*CursorsResponse)(nil),  // 13: annals.wire.v1.CursorsResponse
+	(*Record)(nil),                // 0: annals.wire.v1.Record
+	(*AppendRequest)(nil),         // 1: annals.wire.v1.AppendRequest
+	(*KeySequence)(nil),           // 2: annals.wire.v1.KeySequence
+	(*AppendResponse)(nil),        // 3: annals.wire.v1.AppendResponse
+	(*Value)(nil),                 // 4: annals.wire.v1.Value
+	(*ScanResponse)(nil),          // 5: annals.wire.v1.ScanResponse
+	(*Key)(nil),                   // 6: annals.wire.v1.Key
+	(*KeysResponse)(nil),          // 7: annals.wire.v1.KeysResponse
+	(*Segment)(nil),               // 8: annals.wire.v1.Segment
+	(*SegmentsResponse)(nil),      // 9: annals.wire.v1.SegmentsResponse
+	(*CountResponse)(nil),         // 10: annals.wire.v1.CountResponse
+	(*Cursor)(nil),                // 11: annals.wire.v1.Cursor
+	(*CursorsRequest)(nil),        // 12: annals.wire.v1.CursorsRequest
+	(*CursorsResponse)(nil),       // 13: annals.wire.v1.CursorsResponse
+	(*DeleteCursorsResponse)(nil), // 14: annals.wire.v1.DeleteCursorsResponse
+	(*Consumer)(nil),              // 15: annals.wire.v1.Consumer
+	(*ConsumersResponse)(nil),     // 16: annals.wire.v1.ConsumersResponse
 }
 var file_wire_wire_proto_depIdxs = []int32{
 	0,  // 0: annals.wire.v1.AppendRequest.records:type_name -> annals.wire.v1.Record
@@ -991,11 +1165,12 @@ var file_wire_wire_proto_depIdxs = []int32{
 	8,  // 4: annals.wire.v1.SegmentsResponse.segments:type_name -> annals.wire.v1.Segment
 	11, // 5: annals.wire.v1.CursorsRequest.cursors:type_name -> annals.wire.v1.Cursor
 	11, // 6: annals.wire.v1.CursorsResponse.cursors:type_name -> annals.wire.v1.Cursor
-	7,  // [7:7] is the sub-list for method output_type
-	7,  // [7:7] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	15, // 7: annals.wire.v1.ConsumersResponse.consumers:type_name -> annals.wire.v1.Consumer
+	8,  // [8:8] is the sub-list for method output_type
+	8,  // [8:8] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_wire_wire_proto_init() }
@@ -1009,13 +1184,14 @@ func file_wire_wire_proto_init() {
 	file_wire_wire_proto_msgTypes[7].OneofWrappers = []any{}
 	file_wire_wire_proto_msgTypes[8].OneofWrappers = []any{}
 	file_wire_wire_proto_msgTypes[13].OneofWrappers = []any{}
+	file_wire_wire_proto_msgTypes[16].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_wire_wire_proto_rawDesc), len(file_wire_wire_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -10,10 +10,12 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/annalsdb/annals/internal/base"
+	"github.com/annalsdb/annals/wire"
 )
 
 const appendLong = `Loads newline-delimited JSON into the log, one record a line:
@@ -21,9 +23,15 @@ const appendLong = `Loads newline-delimited JSON into the log, one record a line
   {"key":"user-17","value":"a string is stored as it is"}
   {"key":"user-17","value":{"anything":"else is stored as its JSON text, without white space"}}
 
-Other members are ignored, blank lines too. Lines are at most 32MiB long; gzipped input is recognised.
+What is no text may be given in base64, as "keyB64" or "valueB64". Other members are ignored, blank lines too: what annals
+scan --json prints can be loaded. Lines are at most 32MiB long; gzipped input is recognised.
 Batches are sent one after the other and acknowledged when they are durable. When it stops early it says
 how many lines, from the beginning of the input, were acknowledged; --skip goes on from there.
+
+With --producer and --producer-seq the appends are numbered, and one whose outcome is unknown is sent again under its
+number, which the log knows: nothing is appended twice. The same command may be run again, and --skip and
+--producer-seq go on, as long as the lines and both --batch flags are the same. The log remembers the last 64 appends of a
+producer. Give each load a name of its own, or go on with the number behind the last one.
 
 Exit statuses: 0 all lines acknowledged; 1 stopped, and every line behind the acknowledged ones was not
 appended; 2 bad flags; 3 stopped, and it is unknown whether the last batch was appended.`
@@ -37,6 +45,9 @@ type appendConfig struct {
 	skip         uint64
 	batchRecords uint64
 	batchBytes   int64
+	producer     string // empty: the appends are not numbered
+	producerSeq  uint64
+	expectNext   *uint64
 }
 
 func newAppend(p *process) *cobra.Command {
@@ -51,10 +62,34 @@ func newAppend(p *process) *cobra.Command {
 			"records of one append at most; each append waits for the store once")
 		addFlag(s, "batch-bytes", "size", "1MiB", &c.batchBytes, parseSize[int64],
 			"keys and values of one append at most, unless a single record is larger; it must stay well below the server's --body-limit")
+		addFlag(s, "producer", "name", "", &c.producer, parseProducer,
+			"name of the load in the log, 1 to 128 bytes, which makes its appends idempotent; needs --producer-seq (default: none)")
+		addFlag(s, "producer-seq", "number", "", &c.producerSeq, parseCount(0, math.MaxUint64),
+			"number of the first append; each further one is numbered one higher (default: none)")
+		addFlag(s, "expect-next", "sequence", "", &c.expectNext, parseExpected,
+			"append only if no key of the input has a record at or above this sequence; the whole input must fit one append (default: append always)")
 	}
-	return newCommand(p, cmd, nil, define, func(*settings) {}, func(*settings, []string) error {
+	check := func(s *settings) {
+		if s.changed("producer") != s.changed("producer-seq") {
+			s.fault("--producer and --producer-seq need each other")
+		}
+	}
+	return newCommand(p, cmd, nil, define, check, func(*settings, []string) error {
 		return load(p, c)
 	})
+}
+
+// parseProducer reads the name of a producer.
+func parseProducer(text string) (string, error) {
+	if len(text) == 0 || len(text) > wire.MaxProducerBytes || !utf8.ValidString(text) {
+		return "", fmt.Errorf("a producer's name has 1 to %d bytes of UTF-8", wire.MaxProducerBytes)
+	}
+	return text, nil
+}
+
+func parseExpected(text string) (*uint64, error) {
+	n, err := parseCount(0, math.MaxUint64)(text)
+	return &n, err
 }
 
 // addServerFlag adds the flag of the commands that speak to a server.
@@ -73,7 +108,7 @@ func load(p *process, c appendConfig) error {
 		defer f.Close()
 		in, name = f, c.file
 	}
-	send, err := newAppendFunc(c.server)
+	out, err := newOutlet(c)
 	if err != nil {
 		return failf("%w", err)
 	}
@@ -81,10 +116,10 @@ func load(p *process, c appendConfig) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	return loadInput(ctx, p.stderr, in, name, send, c)
+	return loadInput(ctx, p.stderr, in, name, out, c)
 }
 
-func loadInput(ctx context.Context, out io.Writer, in io.Reader, name string, send appendFunc, c appendConfig) error {
+func loadInput(ctx context.Context, out io.Writer, in io.Reader, name string, to outlet, c appendConfig) error {
 	input, err := newLineReader(in, name)
 	if err == nil {
 		err = input.skip(c.skip)
@@ -94,8 +129,8 @@ func loadInput(ctx context.Context, out io.Writer, in io.Reader, name string, se
 	}
 	env := base.SystemEnv()
 	l := &loader{
-		input: input, send: send, env: env, progress: newProgress(out, env.Now, c.skip),
-		batchRecords: c.batchRecords, batchBytes: c.batchBytes,
+		input: input, outlet: to, env: env, progress: newProgress(out, env.Now, c.skip),
+		batchRecords: c.batchRecords, batchBytes: c.batchBytes, single: c.expectNext != nil,
 	}
 	err = l.run(ctx)
 	l.progress.end()
@@ -103,6 +138,9 @@ func loadInput(ctx context.Context, out io.Writer, in io.Reader, name string, se
 		return err
 	}
 	fmt.Fprintf(out, "%d lines acknowledged: %s\n", l.progress.lines, l.progress.rate())
+	if to.number != nil {
+		fmt.Fprintf(out, "the producer's next number is %d\n", to.number())
+	}
 	return nil
 }
 

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"net/http"
-	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -14,18 +13,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/annalsdb/annals/objstore/s3/s3server"
 )
 
-// stores returns a fresh store of each kind that can be had: a directory, and
-// the server that ANNALS_TEST_S3 points at.
-func stores(t *testing.T) map[string]string {
+// stores runs a test on a fresh store of each kind: a directory, and a real S3 server.
+func stores(t *testing.T, test func(t *testing.T, store string)) {
 	t.Helper()
-	urls := map[string]string{"directory": "file:" + t.TempDir() + "/data"}
-	if s3 := os.Getenv("ANNALS_TEST_S3"); s3 != "" {
-		place, query, _ := strings.Cut(s3, "?")
-		urls["S3"] = place + "/binary-" + strings.ToLower(t.Name()) + "-" + strconv.Itoa(os.Getpid()) + "?" + query
-	}
-	return urls
+	t.Run("directory", func(t *testing.T) { test(t, "file:"+t.TempDir()+"/data") })
+	t.Run("S3", func(t *testing.T) { test(t, s3server.Start(t).URL("binary")) })
 }
 
 // The main job: load a real file, and read one file's history back in order.
@@ -35,32 +31,30 @@ func TestBinaryRealInput(t *testing.T) {
 	require.Len(t, want, 6_852)
 	history := want["pebble/compaction.go"]
 	require.Len(t, history, 426)
-	for name, store := range stores(t) {
-		t.Run(name, func(t *testing.T) {
-			d := start(t, store)
-			status, _, stderr := runAnnals(t, "append", "--server", d.url, "--file", dataFile)
-			require.Equal(t, exitOK, status, stderr)
-			require.Contains(t, stderr, "61221 lines acknowledged: 61221 records")
+	stores(t, func(t *testing.T, store string) {
+		d := start(t, store)
+		status, _, stderr := runAnnals(t, "append", "--server", d.url, "--file", dataFile)
+		require.Equal(t, exitOK, status, stderr)
+		require.Contains(t, stderr, "61221 lines acknowledged: 61221 records")
 
-			status, stdout, stderr := runAnnals(t, "scan", "--server", d.url, "pebble/compaction.go")
-			require.Equal(t, exitOK, status, stderr)
-			require.Equal(t, strings.Join(history, "\n")+"\n", stdout)
-			got, records := d.contents(t)
-			require.Equal(t, lines, records)
-			require.Equal(t, want, got)
-			d.stop(t)
+		status, stdout, stderr := runAnnals(t, "scan", "--server", d.url, "pebble/compaction.go")
+		require.Equal(t, exitOK, status, stderr)
+		require.Equal(t, strings.Join(history, "\n")+"\n", stdout)
+		got, records := d.contents(t)
+		require.Equal(t, lines, records)
+		require.Equal(t, want, got)
+		d.stop(t)
 
-			// A clean shutdown leaves nothing to recover, and no gap in the sequence.
-			d = start(t, store)
-			require.Equal(t, 0.0, d.serves["recovered"])
-			status, stdout, _ = runAnnals(t, "scan", "--server", d.url, "--last", "2", "pebble/compaction.go")
-			require.Equal(t, exitOK, status)
-			require.Equal(t, strings.Join(history[424:], "\n")+"\n", stdout)
-			code, body := d.appendOne(t, "k", "v")
-			require.Equal(t, http.StatusOK, code, body)
-			require.Contains(t, body, `"startSequence":61221`)
-		})
-	}
+		// A clean shutdown leaves nothing to recover, and no gap in the sequence.
+		d = start(t, store)
+		require.Equal(t, 0.0, d.serves["recovered"])
+		status, stdout, _ = runAnnals(t, "scan", "--server", d.url, "--last", "2", "pebble/compaction.go")
+		require.Equal(t, exitOK, status)
+		require.Equal(t, strings.Join(history[424:], "\n")+"\n", stdout)
+		code, body := d.appendOne(t, "k", "v")
+		require.Equal(t, http.StatusOK, code, body)
+		require.Contains(t, body, `"startSequence":61221`)
+	})
 }
 
 var acknowledgedLines = regexp.MustCompile(`(?m)^(\d+) lines were acknowledged`)
@@ -108,63 +102,59 @@ func (d *daemon) holdsPrefix(t *testing.T, acknowledged, batch int) int {
 // rest. Its memtable is small, so that the log is in runs and in the WAL.
 func TestBinaryKilledDuringLoad(t *testing.T) {
 	const batch = 100
-	for name, store := range stores(t) {
-		t.Run(name, func(t *testing.T) {
-			there := 0
-			for _, enough := range []int{3_000, 6_000} {
-				d := start(t, store, "--memtable-bytes", "256KiB")
-				load, stderr := startLoad(t, d.url, batch, "--skip", strconv.Itoa(there))
-				d.awaitAppended(t, float64(enough-there))
-				d.kill(t)
-				acknowledged := broken(t, load, stderr)
-				require.GreaterOrEqual(t, acknowledged, there)
-				require.Less(t, acknowledged, 61_221, "killed too late")
+	stores(t, func(t *testing.T, store string) {
+		there := 0
+		for _, enough := range []int{3_000, 6_000} {
+			d := start(t, store, "--memtable-bytes", "256KiB")
+			load, stderr := startLoad(t, d.url, batch, "--skip", strconv.Itoa(there))
+			d.awaitAppended(t, float64(enough-there))
+			d.kill(t)
+			acknowledged := broken(t, load, stderr)
+			require.GreaterOrEqual(t, acknowledged, there)
+			require.Less(t, acknowledged, 61_221, "killed too late")
 
-				d = start(t, store)
-				there = d.holdsPrefix(t, acknowledged, batch)
-				require.GreaterOrEqual(t, there, enough-batch)
-				d.kill(t)
-			}
-			d := start(t, store)
-			status, _, stderr := runAnnals(t, "append", "--server", d.url, "--file", dataFile, "--skip", strconv.Itoa(there))
-			require.Equal(t, exitOK, status, stderr)
-			d.holdsPrefix(t, 61_221, 0)
-			d.stop(t)
-		})
-	}
+			d = start(t, store)
+			there = d.holdsPrefix(t, acknowledged, batch)
+			require.GreaterOrEqual(t, there, enough-batch)
+			d.kill(t)
+		}
+		d := start(t, store)
+		status, _, stderr := runAnnals(t, "append", "--server", d.url, "--file", dataFile, "--skip", strconv.Itoa(there))
+		require.Equal(t, exitOK, status, stderr)
+		d.holdsPrefix(t, 61_221, 0)
+		d.stop(t)
+	})
 }
 
 // A second writer takes the log from the first, which is in the middle of a
 // load.
 func TestBinarySecondWriterFencesTheFirst(t *testing.T) {
 	const batch = 20
-	for name, store := range stores(t) {
-		t.Run(name, func(t *testing.T) {
-			first := start(t, store)
-			load, stderr := startLoad(t, first.url, batch)
-			first.awaitAppended(t, 500)
-			second := start(t, store)
-			require.Equal(t, first.serves["epoch"].(float64)+1, second.serves["epoch"])
+	stores(t, func(t *testing.T, store string) {
+		first := start(t, store)
+		load, stderr := startLoad(t, first.url, batch)
+		first.awaitAppended(t, 500)
+		second := start(t, store)
+		require.Equal(t, first.serves["epoch"].(float64)+1, second.serves["epoch"])
 
-			first.await(t, "another writer has taken the log; answering 503 until the exit")
-			status, body := first.appendOne(t, "k", "v")
-			require.Equal(t, http.StatusServiceUnavailable, status)
-			require.Contains(t, body, `"outcome":"not_appended"`)
-			status, _ = request(t, http.MethodGet, first.url+"/api/v1/log/scan?key=k", "")
-			require.Equal(t, http.StatusServiceUnavailable, status)
-			status, body = request(t, http.MethodGet, first.url+"/-/ready", "")
-			require.Equal(t, http.StatusServiceUnavailable, status)
-			require.Contains(t, body, "fenced")
-			status, _ = request(t, http.MethodGet, first.url+"/-/healthy", "")
-			require.Equal(t, http.StatusOK, status)
-			require.Equal(t, exitFenced, first.status(t))
+		first.await(t, "another writer has taken the log; answering 503 until the exit")
+		status, body := first.appendOne(t, "k", "v")
+		require.Equal(t, http.StatusServiceUnavailable, status)
+		require.Contains(t, body, `"outcome":"not_appended"`)
+		status, _ = request(t, http.MethodGet, first.url+"/api/v1/log/scan?key=k", "")
+		require.Equal(t, http.StatusServiceUnavailable, status)
+		status, body = request(t, http.MethodGet, first.url+"/-/ready", "")
+		require.Equal(t, http.StatusServiceUnavailable, status)
+		require.Contains(t, body, "fenced")
+		status, _ = request(t, http.MethodGet, first.url+"/-/healthy", "")
+		require.Equal(t, http.StatusOK, status)
+		require.Equal(t, exitFenced, first.status(t))
 
-			second.holdsPrefix(t, broken(t, load, stderr), batch)
-			status, body = second.appendOne(t, "k", "v")
-			require.Equal(t, http.StatusOK, status, body)
-			second.stop(t)
-		})
-	}
+		second.holdsPrefix(t, broken(t, load, stderr), batch)
+		status, body = second.appendOne(t, "k", "v")
+		require.Equal(t, http.StatusOK, status, body)
+		second.stop(t)
+	})
 }
 
 // What is under way at a SIGTERM is finished; another one later does not wait.

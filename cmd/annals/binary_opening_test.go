@@ -12,16 +12,22 @@ import (
 	"github.com/annalsdb/annals/objstore/s3/s3fake"
 )
 
+// freeAddress returns one that was free a moment ago.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
 // launchStalled starts a server whose store answers nothing before goOn is
 // closed, and returns it once it answers on its port.
 func launchStalled(t *testing.T) (d *daemon, goOn chan struct{}) {
 	t.Helper()
 	goOn = make(chan struct{})
 	store := fakeS3(t, s3fake.Bucket, func(*s3fake.Request) s3fake.Action { return s3fake.Action{Wait: goOn} })
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := l.Addr().String()
-	require.NoError(t, l.Close())
+	address := freeAddress(t)
 	d = launch(t, store, "--listen", address)
 	d.url = "http://" + address
 	require.Eventually(t, func() bool {

@@ -91,7 +91,7 @@ func runAnnals(t *testing.T, args ...string) (status int, stdout, stderr string)
 	return exitStatus(t, cmd.Run()), out.String(), errs.String()
 }
 
-// daemon is a running "annals serve".
+// daemon is a running "annals serve", or "annals compact".
 type daemon struct {
 	cmd    *exec.Cmd
 	url    string
@@ -107,7 +107,12 @@ type daemon struct {
 // launch starts a server without waiting for anything.
 func launch(t *testing.T, store string, args ...string) *daemon {
 	t.Helper()
-	args = append([]string{"serve", "--listen", "127.0.0.1:0", "--store", store, "--log-format", "json"}, args...)
+	return background(t, append([]string{"serve", "--listen", "127.0.0.1:0", "--store", store, "--log-format", "json"}, args...)...)
+}
+
+// background starts the program without waiting for anything.
+func background(t *testing.T, args ...string) *daemon {
+	t.Helper()
 	d := &daemon{cmd: annals(t, args...), grown: make(chan struct{}), ended: make(chan struct{})}
 	stderr, err := d.cmd.StderrPipe()
 	require.NoError(t, err)

@@ -5,20 +5,29 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/objstore/metered"
 )
 
 const compactLong = `Compacts a log from a process of its own, which may run on another machine and needs only the store: for
 a server that is started with --compaction off. Any number may run: one works, and another takes over within
 about a minute when it is gone. It runs until SIGTERM or SIGINT, and then exits with status 0; what it was
-doing is done again by the next one.
+doing is done again by the next one. It logs the requests and bytes that it took when it stops.
+
+Its memory stays near 256 MiB, plus twice the largest value, however large a segment is. The environment variable
+GOMEMLIMIT replaces that figure: it is where Go's garbage collector begins to work harder.
 
 --segment-bytes and --retention should be those of the server.`
+
+// compactMemory is the process's soft limit: the records that are merged are garbage at once, so
+// the collector could let the heap grow to twice what is in use, for nothing.
+const compactMemory = 240 << 20
 
 type compactConfig struct {
 	store     storeURL
@@ -49,16 +58,50 @@ func newCompact(p *process) *cobra.Command {
 	return newCommand(p, cmd, nil, define, check, func(*settings, []string) error {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
-		store, err := c.store.open(ctx)
+		if os.Getenv("GOMEMLIMIT") == "" {
+			debug.SetMemoryLimit(compactMemory)
+		}
+		inner, err := c.store.openExisting(ctx)
 		if err != nil {
+			if ctx.Err() != nil {
+				return nil // stopped before anything was done
+			}
 			return failf("%w", err)
 		}
+		store := metered.New(inner, metered.Options{})
 		c.options.Logger = newLogger(p.stderr, c.logLevel, c.logFormat)
 		c.options.Logger.Info("standing by", "store", store.String())
 		if err := engine.Compact(ctx, store, c.options); err != nil {
 			return failf("%w", err)
 		}
-		c.options.Logger.Info("stopped")
+		stats := store.Stats()
+		c.options.Logger.Info("stopped", "bytes_read", stats.Ops[metered.Get].Bytes, "bytes_written", stats.Ops[metered.Put].Bytes,
+			"requests", requestsOf(stats))
 		return nil
 	})
+}
+
+// requestsOf summarises what was asked of a store: requests by operation, how many of
+// them failed, and what was really sent, where that is known.
+func requestsOf(st metered.Stats) slog.Value {
+	var attrs []slog.Attr
+	var failed uint64
+	for op := range metered.Op(metered.NumOps) {
+		o := st.Ops[op]
+		attrs = append(attrs, slog.Uint64(op.String(), o.Calls()))
+		for _, r := range []metered.Result{metered.Denied, metered.NoBucket, metered.Unavailable, metered.Timeout, metered.Failed} {
+			failed += o.Results[r]
+		}
+	}
+	attrs = append(attrs, slog.Uint64("failed", failed))
+	if st.Sent != nil {
+		var sent uint64
+		for _, s := range st.Sent {
+			for _, n := range s.Count {
+				sent += n
+			}
+		}
+		attrs = append(attrs, slog.Uint64("sent", sent))
+	}
+	return slog.GroupValue(attrs...)
 }

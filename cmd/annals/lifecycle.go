@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/objstore/metered"
 	"github.com/annalsdb/annals/server"
 )
 
@@ -86,7 +87,7 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	front := server.NewFront(log)
 	served := make(chan error, 1)
 	go func() { served <- front.Serve(listener) }()
-	db, err := openLog(ctx, log, c)
+	db, store, err := c.openLog(ctx, log)
 	if err != nil {
 		front.Close()
 		if ctx.Err() != nil {
@@ -98,30 +99,51 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	options := c.serverOptions(db)
 	options.Logger = log
 	options.Front = front
+	options.Store = store
 	srv, err := server.New(options)
 	if err != nil {
 		front.Close()
 		return errors.Join(err, closeLog(c, db))
 	}
 	status := db.Status()
-	log.Info("serving", "store", status.Store, "epoch", status.Epoch, "recovered", status.Recovered,
-		"address", listener.Addr().String())
+	about := []any{"store", status.Store, "epoch", status.Epoch, "recovered", status.Recovered, "address", listener.Addr().String()}
+	if c.replica.on {
+		about = append(about, "keys", c.replica.keys.String())
+	}
+	log.Info("serving", about...)
 	cause := waitForEnd(ctx, log, db, served)
 	return errors.Join(cause, shutDown(log, c, srv, db, cause))
 }
 
-func openLog(ctx context.Context, log *slog.Logger, c serveConfig) (*engine.DB, error) {
-	store, err := c.store.open(ctx)
-	if err != nil {
-		return nil, err
+// openLog is a log that was opened, as its writer or a replica.
+type openLog interface {
+	server.DB
+	// Failed is closed when the log stops by itself; Err says why.
+	Failed() <-chan struct{}
+	Close(ctx context.Context) error
+}
+
+// openLog returns the log, and the store that it is in.
+func (c *serveConfig) openLog(ctx context.Context, log *slog.Logger) (openLog, *metered.Store, error) {
+	if c.replica.on {
+		return openReplica(ctx, log, c)
 	}
+	inner, err := c.store.open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	store := metered.New(inner, metered.Options{})
 	options := c.engine
 	options.Logger = log
-	return engine.Open(ctx, store, options)
+	db, err := engine.Open(ctx, store, options)
+	if err != nil {
+		return nil, nil, err // not a nil *engine.DB in the interface
+	}
+	return db, store, nil
 }
 
 // closeLog closes a log that was never served.
-func closeLog(c serveConfig, db *engine.DB) error {
+func closeLog(c serveConfig, db openLog) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.shutdownTimeout)
 	defer cancel()
 	return db.Close(ctx)
@@ -129,7 +151,7 @@ func closeLog(c serveConfig, db *engine.DB) error {
 
 // waitForEnd returns when the server has to stop, with the reason unless that
 // is a signal. A fenced server has answered 503 for fencedDrain by then.
-func waitForEnd(ctx context.Context, log *slog.Logger, db *engine.DB, served <-chan error) error {
+func waitForEnd(ctx context.Context, log *slog.Logger, db openLog, served <-chan error) error {
 	select {
 	case <-ctx.Done():
 		return nil
@@ -154,7 +176,7 @@ func waitForEnd(ctx context.Context, log *slog.Logger, db *engine.DB, served <-c
 // shutDown finishes what is under way and closes the log, within the shutdown
 // timeout. Requests get the first half of it: one that hangs must not keep the
 // log from a clean close.
-func shutDown(log *slog.Logger, c serveConfig, srv *server.Server, db *engine.DB, cause error) error {
+func shutDown(log *slog.Logger, c serveConfig, srv *server.Server, db openLog, cause error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.shutdownTimeout)
 	defer cancel()
 	requests, cancelRequests := context.WithTimeout(ctx, c.shutdownTimeout/2)
@@ -165,6 +187,10 @@ func shutDown(log *slog.Logger, c serveConfig, srv *server.Server, db *engine.DB
 	if err := db.Close(ctx); err != nil && cause == nil {
 		return err
 	}
-	log.Info("closed", "next", db.Status().Next)
+	if status := db.Status(); status.Replica {
+		log.Info("closed", "frontier", status.Frontier)
+	} else {
+		log.Info("closed", "next", status.Next)
+	}
 	return nil
 }

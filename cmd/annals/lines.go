@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -111,7 +112,8 @@ func (r *lineReader) readLine() ([]byte, error) {
 	return line, nil
 }
 
-// parseLine reads {"key":...,"value":...}. Other members are ignored. A value
+// parseLine reads {"key":...,"value":...}, or with "keyB64" or "valueB64" in base64. Other members are ignored: a line of
+// annals scan --json will do. A value
 // that is a string is stored as that string, any other as its JSON text without
 // white space: numbers keep their digits and objects the order of their
 // members. The results do not alias text.
@@ -136,6 +138,10 @@ func parseLine(text []byte) (key, value []byte, err error) {
 			key, err = readMember(d, "key", key, stringBytes)
 		case "value":
 			value, err = readMember(d, "value", value, valueBytes)
+		case "keyB64": // as scan prints what is no text
+			key, err = readMember(d, "keyB64", key, base64Bytes)
+		case "valueB64":
+			value, err = readMember(d, "valueB64", value, base64Bytes)
 		default:
 			err = d.SkipValue()
 		}
@@ -181,6 +187,15 @@ func stringBytes(v jsontext.Value) ([]byte, error) {
 		return nil, errors.New("it must be a string")
 	}
 	return jsontext.AppendUnquote([]byte{}, v)
+}
+
+// base64Bytes returns the bytes that a JSON string gives in base64, never nil.
+func base64Bytes(v jsontext.Value) ([]byte, error) {
+	text, err := stringBytes(v)
+	if err != nil {
+		return nil, err
+	}
+	return base64.StdEncoding.AppendDecode([]byte{}, text)
 }
 
 // valueBytes returns the bytes that are stored for a JSON value, never nil.

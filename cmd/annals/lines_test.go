@@ -21,6 +21,11 @@ func TestParseLine(t *testing.T) {
 		{"numbers keep their text", `{"key":"k","value":[1e400,12345678901234567890123,1.0,-0,1E5]}`, "k", `[1e400,12345678901234567890123,1.0,-0,1E5]`, ""},
 		{"strings inside keep their text", `{"key":"k","value":["\u0041\/"]}`, "k", `["\u0041\/"]`, ""},
 		{"repeated names inside", `{"key":"k","value":{"a":1,"a":2}}`, "k", `{"a":1,"a":2}`, ""},
+		{"base64", `{"keyB64":"/w==","valueB64":"AP8="}`, "\xff", "\x00\xff", ""},
+		{"what scan prints", `{"sequence":17,"timestampMs":1712345678901,"key":"k","valueB64":""}`, "k", "", ""},
+		{"no base64", `{"key":"k","valueB64":"!"}`, "", "", "valueB64: illegal base64"},
+		{"base64 is no string", `{"key":"k","valueB64":1}`, "", "", "valueB64: it must be a string"},
+		{"two forms of a key", `{"key":"k","keyB64":"aw==","value":"v"}`, "", "", "keyB64 is there twice"},
 		{"null", `{"key":"k","value":null}`, "k", "null", ""},
 		{"true", `{"key":"k","value":true}`, "k", "true", ""},
 		{"number", `{"key":"k","value":007}`, "", "", "invalid character"},
@@ -96,7 +101,7 @@ func readAll(t *testing.T, r *lineReader) (entries []entry, err error) {
 	}
 }
 
-func zip(t *testing.T, text string) string {
+func zip(t testing.TB, text string) string {
 	t.Helper()
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)

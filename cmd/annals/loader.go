@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/annalsdb/annals/client"
 	"github.com/annalsdb/annals/internal/base"
 )
 
@@ -39,15 +40,25 @@ type sendError struct {
 func (e *sendError) Error() string { return e.err.Error() }
 func (e *sendError) Unwrap() error { return e.err }
 
+// outlet is where batches go.
+type outlet struct {
+	send appendFunc
+	// number returns that of the producer's next append. It is nil if appends are not
+	// numbered. If they are, send repeats them by itself, and batches are made of the input
+	// alone, whenever it comes: another run makes the same ones.
+	number func() uint64
+}
+
 // loader sends the lines of an input in batches, one under way at a time:
 // so "the first N lines are acknowledged" is exact at every moment.
 type loader struct {
-	input        *lineReader
-	send         appendFunc
+	input *lineReader
+	outlet
 	env          *base.Env
 	progress     *progress
 	batchRecords uint64
 	batchBytes   int64
+	single       bool // the whole input must be one batch
 
 	lines   chan entry // from the reading goroutine, closed at the end
 	readErr error      // why it ended, if not at the end of the input; read after lines is closed
@@ -62,6 +73,9 @@ func (l *loader) run(ctx context.Context) error {
 	go l.read(reading)
 	for {
 		batch, size, more := l.collect(ctx)
+		if l.single && more && len(batch) > 0 && l.follows() {
+			return l.resumable(errors.New("--expect-next needs all records in one append: raise --batch-records and --batch-bytes, or load less"))
+		}
 		if len(batch) > 0 {
 			if err := l.sendBatch(ctx, batch); err != nil {
 				return l.explain(batch, err)
@@ -100,16 +114,28 @@ func (l *loader) read(ctx context.Context) {
 	}
 }
 
+// follows reports whether there is a further line. It keeps it for the next batch.
+func (l *loader) follows() bool {
+	if l.held != nil {
+		return true
+	}
+	e, ok := <-l.lines
+	if ok {
+		l.held = &e
+	}
+	return ok
+}
+
 // collect returns the next batch and its bytes, and whether more can follow.
 // It waits for the first line as long as it takes, and for each further one until
-// batchLinger after the first.
+// batchLinger after the first, or as long as it takes where time must not matter.
 func (l *loader) collect(ctx context.Context) (batch []entry, size int, more bool) {
 	if l.held != nil {
 		batch, size, l.held = append(batch, *l.held), len(l.held.key)+len(l.held.value), nil
 	}
 	var linger <-chan time.Time
 	for uint64(len(batch)) < l.batchRecords {
-		if len(batch) > 0 && linger == nil {
+		if len(batch) > 0 && linger == nil && l.number == nil && !l.single {
 			timer := time.NewTimer(batchLinger)
 			defer timer.Stop()
 			linger = timer.C
@@ -162,8 +188,18 @@ func (l *loader) explain(batch []entry, err error) error {
 	first, last := batch[0].line, batch[len(batch)-1]
 	err = fmt.Errorf("lines %d to %d: %w", first, last.line, err)
 	var refused *sendError
+	var number *client.SequenceError
+	if errors.As(err, &number) {
+		return failf("%w\n%d lines were acknowledged; the producer's last number is %d: another load, or another cut of the same input, used its numbers",
+			err, l.progress.lines, number.Last)
+	}
 	if errors.As(err, &refused) {
 		return l.resumable(err)
+	}
+	if l.number != nil {
+		return &exitError{exitUnknown, fmt.Errorf("%w\n"+
+			"%d lines were acknowledged. Lines %d to %d were appended all or not at all, it is unknown which:\n"+
+			"go on with%s, which appends nothing twice", err, l.progress.lines, first, last.line, l.goOn())}
 	}
 	return &exitError{exitUnknown, fmt.Errorf("%w\n"+
 		"%d lines were acknowledged. Lines %d to %d were appended all or not at all, it is unknown which: look for line %d\n"+
@@ -173,5 +209,14 @@ func (l *loader) explain(batch []entry, err error) error {
 
 // resumable says how to go on when every line is known to be appended or not.
 func (l *loader) resumable(err error) error {
-	return failf("%w\n%d lines were acknowledged; go on with --skip %d", err, l.progress.lines, l.progress.lines)
+	return failf("%w\n%d lines were acknowledged; go on with%s", err, l.progress.lines, l.goOn())
+}
+
+// goOn is the flags that go on behind what was acknowledged.
+func (l *loader) goOn() string {
+	flags := fmt.Sprintf(" --skip %d", l.progress.lines)
+	if l.number != nil {
+		flags += fmt.Sprintf(" --producer-seq %d", l.number())
+	}
+	return flags
 }

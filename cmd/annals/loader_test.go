@@ -19,6 +19,7 @@ type recorder struct {
 	batches [][]entry
 	answer  func(call int) error // nil: every batch is acknowledged
 	calls   int
+	number  func() uint64 // of appends that are numbered
 }
 
 func (r *recorder) send(_ context.Context, batch []entry) error {
@@ -59,7 +60,7 @@ func numbered(n int) string {
 
 func loadText(ctx context.Context, r *recorder, text string, c appendConfig) (stderr string, err error) {
 	var out bytes.Buffer
-	err = loadInput(ctx, &out, strings.NewReader(text), "standard input", r.send, c)
+	err = loadInput(ctx, &out, strings.NewReader(text), "standard input", outlet{send: r.send, number: r.number}, c)
 	return out.String(), err
 }
 
@@ -195,7 +196,7 @@ func TestLoadSlowInput(t *testing.T) {
 		var r recorder
 		done := make(chan error)
 		go func() {
-			done <- loadInput(t.Context(), io.Discard, in, "standard input", r.send, appendConfig{batchRecords: 10, batchBytes: 1 << 20})
+			done <- loadInput(t.Context(), io.Discard, in, "standard input", outlet{send: r.send}, appendConfig{batchRecords: 10, batchBytes: 1 << 20})
 		}()
 		for n := uint64(1); n <= 3; n++ {
 			_, err := io.WriteString(feed, numbered(1))
@@ -225,7 +226,7 @@ func TestLoadInterrupted(t *testing.T) {
 			}
 			return nil
 		}
-		err := loadInput(ctx, &out, strings.NewReader(numbered(100)), "standard input", send,
+		err := loadInput(ctx, &out, strings.NewReader(numbered(100)), "standard input", outlet{send: send},
 			appendConfig{batchRecords: 10, batchBytes: 1 << 20})
 		require.Equal(t, exitFailure, statusOf(t, err))
 		require.EqualError(t, err, "interrupted\n20 lines were acknowledged; go on with --skip 20")
@@ -264,4 +265,69 @@ func TestShellQuote(t *testing.T) {
 	} {
 		require.Equal(t, want, shellQuote([]byte(key)))
 	}
+}
+
+// Batches of a producer are made of the input alone: however slowly it comes, another run
+// makes the same ones.
+func TestLoadNumberedBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		next := uint64(7)
+		r := recorder{number: func() uint64 { return next }, answer: func(int) error { next++; return nil }}
+		in, w := io.Pipe()
+		go func() {
+			for line := range strings.Lines(numbered(25)) {
+				_, _ = io.WriteString(w, line)
+				time.Sleep(time.Second)
+			}
+			_ = w.Close()
+		}()
+		var out bytes.Buffer
+		require.NoError(t, loadInput(t.Context(), &out, in, "standard input", outlet{r.send, r.number}, appendConfig{batchRecords: 10, batchBytes: 1 << 20}))
+		require.Len(t, r.batches, 3)
+		require.Equal(t, upTo(25), r.lines())
+		require.Contains(t, out.String(), "the producer's next number is 10\n")
+	})
+}
+
+func TestLoadNumberedEnds(t *testing.T) {
+	for _, c := range []struct {
+		err    error
+		status int
+		want   string
+	}{
+		{io.ErrUnexpectedEOF, exitUnknown, "lines 11 to 20: unexpected EOF\n10 lines were acknowledged. Lines 11 to 20 were appended all or not at all, it is unknown which:\n" +
+			"go on with --skip 10 --producer-seq 1, which appends nothing twice"},
+		{&sendError{err: io.ErrUnexpectedEOF}, exitFailure, "lines 11 to 20: unexpected EOF\n10 lines were acknowledged; go on with --skip 10 --producer-seq 1"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := recorder{number: func() uint64 { return 1 }, answer: func(call int) error {
+				if call == 2 {
+					return c.err
+				}
+				return nil
+			}}
+			_, err := loadText(t.Context(), &r, numbered(25), appendConfig{batchRecords: 10, batchBytes: 1 << 20})
+			require.Equal(t, c.status, statusOf(t, err))
+			require.EqualError(t, err, c.want)
+		})
+	}
+}
+
+func TestLoadOnCondition(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config := appendConfig{batchRecords: 10, batchBytes: 1 << 20, expectNext: new(uint64)}
+		for _, n := range []int{0, 1, 10} {
+			var r recorder
+			_, err := loadText(t.Context(), &r, numbered(n), config)
+			require.NoError(t, err)
+			require.Len(t, r.lines(), n)
+		}
+		for _, c := range []appendConfig{config, {batchRecords: 100, batchBytes: 10, expectNext: new(uint64)}} {
+			var r recorder
+			_, err := loadText(t.Context(), &r, numbered(11), c)
+			require.Equal(t, exitFailure, statusOf(t, err))
+			require.ErrorContains(t, err, "--expect-next needs all records in one append")
+			require.Zero(t, r.calls)
+		}
+	})
 }

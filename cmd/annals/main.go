@@ -4,7 +4,9 @@
 //	annals serve            run the server
 //	annals append           load newline-delimited JSON
 //	annals scan KEY         print the records of one key
+//	annals cursors          show and change where consumers go on
 //	annals inspect          show what a log consists of
+//	annals check            verify a whole log
 //	annals compact          compact a log from a process of its own
 //	annals version          print what was built
 //
@@ -20,7 +22,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Exit statuses. Scripts and supervisors rely on them: do not renumber.
+// Exit statuses, but those of check. Scripts and supervisors rely on them: do not renumber.
 const (
 	exitOK      = 0
 	exitFailure = 1 // it could not start, or stopped with a failure that one line names
@@ -93,7 +95,7 @@ func newRoot(p *process) *cobra.Command {
 		Long: "annals is a log database on object storage in which every key is its own ordered stream.\n\n" +
 			"Exit statuses: 0 done; 1 a failure that one line names; 2 bad flags, variables or arguments,\n" +
 			"nothing was done; 3 append: unknown whether the last batch was appended; 4 serve: another\n" +
-			"writer has taken the log (do not restart).",
+			"writer has taken the log (do not restart). Those of check: annals check --help.",
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
@@ -102,6 +104,6 @@ func newRoot(p *process) *cobra.Command {
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
-	root.AddCommand(newServe(p), newAppend(p), newScan(p), newInspect(p), newCompact(p), newVersion(p))
+	root.AddCommand(newServe(p), newAppend(p), newScan(p), newCursors(p), newInspect(p), newCheck(p), newCompact(p), newVersion(p))
 	return root
 }

@@ -17,26 +17,32 @@ const (
 	plainProgressEvery    = 5 * time.Second
 )
 
-// progress counts what was acknowledged and shows it from time to time. It
-// belongs to one goroutine.
-type progress struct {
+// statusLine shows from time to time how far something has come. It belongs to one goroutine.
+type statusLine struct {
 	out      io.Writer
 	terminal bool
 	now      func() time.Time
 	started  time.Time
 	shown    time.Time
 	dirty    bool // the cursor stands behind a progress line
+}
 
+func newStatusLine(out io.Writer, now func() time.Time) statusLine {
+	at := now()
+	return statusLine{out: out, terminal: isTerminal(out), now: now, started: at, shown: at}
+}
+
+// progress counts what was acknowledged and shows it from time to time. It
+// belongs to one goroutine.
+type progress struct {
+	statusLine
 	lines   uint64 // of the input, from its beginning
 	records uint64 // sent by this process
 	bytes   uint64
 }
 
 func newProgress(out io.Writer, now func() time.Time, lines uint64) *progress {
-	p := &progress{out: out, terminal: isTerminal(out), now: now, lines: lines}
-	p.started = now()
-	p.shown = p.started
-	return p
+	return &progress{statusLine: newStatusLine(out, now), lines: lines}
 }
 
 // isTerminal reports whether w is a file that is a terminal.
@@ -54,30 +60,39 @@ func (p *progress) acknowledged(line uint64, records, bytes int) {
 	p.lines = line
 	p.records += uint64(records)
 	p.bytes += uint64(bytes)
-	every := plainProgressEvery
-	if p.terminal {
-		every = terminalProgressEvery
-	}
-	if now := p.now(); now.Sub(p.shown) >= every {
-		p.shown = now
+	if p.due() {
 		p.show(fmt.Sprintf("%d lines acknowledged, %s", p.lines, p.rate()))
 	}
 }
 
-func (p *progress) show(text string) {
-	if p.terminal {
-		fmt.Fprintf(p.out, "\r\x1b[K%s", text)
-		p.dirty = true
+// due reports whether it is time for a line, which is then shown.
+func (s *statusLine) due() bool {
+	every := plainProgressEvery
+	if s.terminal {
+		every = terminalProgressEvery
+	}
+	now := s.now()
+	if now.Sub(s.shown) < every {
+		return false
+	}
+	s.shown = now
+	return true
+}
+
+func (s *statusLine) show(text string) {
+	if s.terminal {
+		fmt.Fprintf(s.out, "\r\x1b[K%s", text)
+		s.dirty = true
 		return
 	}
-	fmt.Fprintln(p.out, text)
+	fmt.Fprintln(s.out, text)
 }
 
 // end leaves the terminal at the beginning of an empty line.
-func (p *progress) end() {
-	if p.dirty {
-		fmt.Fprint(p.out, "\r\x1b[K")
-		p.dirty = false
+func (s *statusLine) end() {
+	if s.dirty {
+		fmt.Fprint(s.out, "\r\x1b[K")
+		s.dirty = false
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/annalsdb/annals/wire"
 )
 
 // What an answer to an append means for the load.
@@ -48,9 +50,9 @@ func TestAppendAnswers(t *testing.T) {
 				fmt.Fprint(w, "}")
 			}))
 			defer s.Close()
-			send, err := newAppendFunc(s.URL)
+			to, err := newOutlet(appendConfig{server: s.URL})
 			require.NoError(t, err)
-			err = send(t.Context(), []entry{{1, []byte("k"), []byte("v")}})
+			err = to.send(t.Context(), []entry{{1, []byte("k"), []byte("v")}})
 			require.ErrorContains(t, err, "as told")
 			var e *sendError
 			switch {
@@ -71,10 +73,10 @@ func TestAppendAnswers(t *testing.T) {
 func TestAppendConnections(t *testing.T) {
 	// A connection that breaks behind the request leaves the outcome unknown.
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
-	send, err := newAppendFunc(s.URL)
+	to, err := newOutlet(appendConfig{server: s.URL})
 	require.NoError(t, err)
 	batch := []entry{{1, []byte("k"), []byte("v")}}
-	err = send(t.Context(), batch)
+	err = to.send(t.Context(), batch)
 	require.Error(t, err)
 	var e *sendError
 	require.False(t, errors.As(err, &e))
@@ -84,8 +86,51 @@ func TestAppendConnections(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, free.Close())
-	send, err = newAppendFunc("http://" + free.Addr().String())
+	to, err = newOutlet(appendConfig{server: "http://" + free.Addr().String()})
 	require.NoError(t, err)
-	require.ErrorAs(t, send(t.Context(), batch), &e)
+	require.ErrorAs(t, to.send(t.Context(), batch), &e)
 	require.False(t, e.retry)
+}
+
+// What the flags ask for is in each request; a producer sends one again by itself.
+func TestAppendsOnConditionAndNumbered(t *testing.T) {
+	var got []*wire.AppendBody
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		m := &wire.AppendBody{}
+		if err := m.UnmarshalProtobuf(body); err != nil {
+			panic(err)
+		}
+		got = append(got, m)
+		if len(got) == 2 {
+			panic(http.ErrAbortHandler) // the answer is lost
+		}
+		if len(got) == 4 {
+			w.WriteHeader(http.StatusConflict)
+			_, _ = io.WriteString(w, `{"status":"error","message":"as told","key":"aw==","lastSequence":9}`)
+		}
+	}))
+	defer s.Close()
+	expected := uint64(9)
+	to, err := newOutlet(appendConfig{server: s.URL, producer: "p", producerSeq: 5, expectNext: &expected})
+	require.NoError(t, err)
+	batch := []entry{{1, []byte("k"), []byte("v")}, {2, []byte("l"), nil}, {3, []byte("k"), nil}}
+	require.NoError(t, to.send(t.Context(), batch))
+	require.NoError(t, to.send(t.Context(), batch[:1]))
+	require.Equal(t, uint64(7), to.number())
+	err = to.send(t.Context(), batch[:1])
+	var refused *sendError
+	require.ErrorAs(t, err, &refused)
+	require.False(t, refused.retry)
+	require.ErrorContains(t, err, "key k: append: the server answered 409 Conflict: as told")
+	require.Equal(t, uint64(7), to.number())
+	require.Len(t, got, 4)
+	for i, number := range []uint64{5, 6, 6, 7} {
+		require.Equal(t, "p", *got[i].ProducerID)
+		require.Equal(t, number, *got[i].ProducerSeq)
+		require.True(t, *got[i].AwaitDurable)
+		require.Equal(t, expected, got[i].ExpectedNext[0].Sequence)
+	}
+	require.Len(t, got[0].ExpectedNext, 2, "each key once")
+	require.Equal(t, got[1], got[2])
 }

@@ -11,10 +11,13 @@ import (
 	"os/signal"
 	"strconv"
 	"syscall"
+	"time"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
+
+	"github.com/annalsdb/annals/client"
 )
 
 const scanLong = `Prints the records of one key in sequence order: their values, one a line, as they are. With --json one
@@ -22,6 +25,7 @@ object a line:
 
   {"sequence":17,"timestampMs":1712345678901,"key":"user-17","value":"..."}
 
+With --follow it goes on with the records that come, until it is interrupted, and connects again when it loses the server.
 A key or value that is not UTF-8 text is given as base64 instead, as "keyB64" or "valueB64".
 A key that begins with a dash stands behind two dashes: annals scan -- -key`
 
@@ -39,6 +43,7 @@ type scanConfig struct {
 	from, to uint64
 	last     uint64
 	limit    uint64
+	follow   bool
 }
 
 // scanned is one record that a server returned.
@@ -71,6 +76,7 @@ func newScan(p *process) *cobra.Command {
 		addFlag(s, "last", "count", "", &c.last, parseCount(1, scanPageRecords),
 			"print only the newest records of the range, this many (at most 10,000), still the oldest of them first (default: all)")
 		addFlag(s, "limit", "count", "", &c.limit, parseCount(1, math.MaxUint64), "print this many records at most (default: all)")
+		s.flags.BoolVar(&c.follow, "follow", false, "then wait for further records and print them as they come")
 	}
 	check := func(s *settings) {
 		if c.to == 0 && !s.changed("to") {
@@ -78,6 +84,9 @@ func newScan(p *process) *cobra.Command {
 		}
 		if c.from > c.to && len(s.faults) == 0 { // a value that is no number is its own fault
 			s.fault("--from %d is above --to %d", c.from, c.to)
+		}
+		if c.follow && s.changed("to") {
+			s.fault("--follow and --to exclude each other")
 		}
 		if c.last > 0 && c.limit > 0 {
 			s.fault("--last and --limit exclude each other")
@@ -90,18 +99,23 @@ func newScan(p *process) *cobra.Command {
 		}
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
-		if err := scan(ctx, p.stdout, read, []byte(args[0]), c); err != nil {
+		next, left, err := scanPages(ctx, p.stdout, read, []byte(args[0]), c)
+		if err == nil && c.follow && left > 0 {
+			err = follow(ctx, p, []byte(args[0]), next, left, c)
+		}
+		if err != nil {
 			return failf("%w", err)
 		}
 		return nil
 	})
 }
 
-// scan prints page after page until one is empty: then everything that was
-// readable when it was read is printed.
-func scan(ctx context.Context, w io.Writer, read pageFunc, key []byte, c scanConfig) error {
+// scanPages prints page after page until one is empty: then everything that was
+// readable when it was read is printed. It returns where to go on, and how many records
+// may follow.
+func scanPages(ctx context.Context, w io.Writer, read pageFunc, key []byte, c scanConfig) (next, left uint64, err error) {
 	out := bufio.NewWriterSize(w, outputBufferBytes)
-	left := uint64(math.MaxUint64)
+	left = math.MaxUint64
 	if n := max(c.limit, c.last); n > 0 {
 		left = n
 	}
@@ -111,22 +125,54 @@ func scan(ctx context.Context, w io.Writer, read pageFunc, key []byte, c scanCon
 		records, after, err := read(ctx, request)
 		if err != nil {
 			_ = out.Flush()
-			return fmt.Errorf("scan from sequence %d: %w", next, err)
+			return next, left, fmt.Errorf("scan from sequence %d: %w", next, err)
 		}
 		for _, r := range records {
 			if err := printRecord(out, key, r, c.json); err != nil {
-				return fmt.Errorf("write output: %w", err)
+				return next, left, fmt.Errorf("write output: %w", err)
 			}
 		}
-		if len(records) == 0 {
+		if next = after; len(records) == 0 {
 			break
 		}
-		next, last, left = after, 0, left-min(left, uint64(len(records)))
+		last, left = 0, left-min(left, uint64(len(records)))
 	}
 	if err := out.Flush(); err != nil {
-		return fmt.Errorf("write output: %w", err)
+		return next, left, fmt.Errorf("write output: %w", err)
 	}
-	return nil
+	if c.follow && c.last > 0 {
+		left = math.MaxUint64 // only where to begin was asked for
+	}
+	return next, left, nil
+}
+
+// follow prints at most left records from a sequence on as they come, until it is
+// interrupted.
+func follow(ctx context.Context, p *process, key []byte, from, left uint64, c scanConfig) error {
+	api, err := client.New(c.server, client.Options{})
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriterSize(p.stdout, outputBufferBytes)
+	f := api.Follow(ctx, client.FollowOptions{OnRetry: func(err error, wait time.Duration) {
+		fmt.Fprintf(p.stderr, "annals scan: %v; trying again in %v\n", err, wait.Round(time.Millisecond))
+	}}, client.Stream{Key: key, Start: from})
+	for r := range f.All() {
+		err := printRecord(out, key, scanned{r.Sequence, r.Timestamp, r.Value.Value}, c.json)
+		if err == nil {
+			err = out.Flush() // somebody watches
+		}
+		if err != nil {
+			return fmt.Errorf("write output: %w", err)
+		}
+		if left--; left == 0 {
+			return nil
+		}
+	}
+	if ctx.Err() != nil {
+		return nil // this is how it ends
+	}
+	return f.Err()
 }
 
 // printRecord writes one line. A reader that goes away ends the process by

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"math"
 	"testing"
 
@@ -30,6 +31,11 @@ func paged(records []scanned, page int, frontier uint64, requests *[]pageRequest
 	}
 }
 
+func scan(ctx context.Context, w io.Writer, read pageFunc, key []byte, c scanConfig) error {
+	_, _, err := scanPages(ctx, w, read, key, c)
+	return err
+}
+
 func TestScanPages(t *testing.T) {
 	var records []scanned
 	for i := range uint64(10) {
@@ -50,6 +56,7 @@ func TestScanPages(t *testing.T) {
 		{"limit beyond a page", scanConfig{to: all, limit: 7}, "a\nb\nc\nd\ne\nf\ng\n"},
 		{"last", scanConfig{to: all, last: 2}, "i\nj\n"},
 		{"last, more than a page", scanConfig{to: 27, last: 5}, "e\nf\ng\nh\ni\n"},
+		{"last, then following", scanConfig{to: all, last: 2, follow: true}, "i\nj\n"},
 		{"last, more than there are", scanConfig{to: all, last: 100}, "a\nb\nc\nd\ne\nf\ng\nh\ni\nj\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

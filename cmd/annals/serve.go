@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"log/slog"
+	"strconv"
 	"strings"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 	"github.com/annalsdb/annals/server"
 )
 
-const serveLong = `Runs the server: the writer of one log, and its HTTP API.
+const serveLong = `Runs the server: the writer of one log, or with --replica one of any number of replicas that read it, and its HTTP API.
 
 Every flag is also an environment variable: --flush-interval is ANNALS_FLUSH_INTERVAL. A flag beats its
 variable, and an empty variable counts as unset. Sizes read 64MiB, durations 100ms.
@@ -30,8 +31,10 @@ type serveConfig struct {
 	listen          string
 	store           storeURL
 	engine          engine.Options
+	replica         replicaConfig
 	bodyLimit       int64
 	appendTimeout   time.Duration
+	maxFollowers    int
 	shutdownTimeout time.Duration
 	logLevel        slog.Level
 	logFormat       string
@@ -56,6 +59,7 @@ func (c *serveConfig) define(s *settings) {
 	c.addSegmentFlags(s)
 	c.addAgingFlags(s)
 	c.addLimitFlags(s)
+	c.replica.addFlags(s)
 	c.addProcessFlags(s)
 	for _, name := range s.names() {
 		s.withVariable(name)
@@ -117,11 +121,11 @@ func (c *serveConfig) addAgingFlags(s *settings) {
 	addFlag(s, "gc-interval", "duration", "1m", &o.GCInterval, parseDuration,
 		"how often what is no longer needed is looked for and deleted. Longer: such bytes are paid for longer")
 	addFlag(s, "gc-grace", "duration", "15m", &o.GCGrace, parseDuration,
-		"how long an object stays after it left the log, for those who read from an old view. Longer: its bytes are paid for longer")
+		"how long an object stays after it left the log, for those who read from an old view; at least 6m. Longer: its bytes are paid for longer")
 	addFlag(s, "disk-cache", "folder", "", &o.DiskCacheDir, parseFolder,
 		"folder on a local disk for what was read from the store. It survives a restart and may be deleted at any time (default none)")
 	addFlag(s, "disk-cache-bytes", "size", "", &o.DiskCacheBytes, parseSize[int64],
-		"size of the files in it (default 10GiB with --disk-cache)")
+		"size of the files in it, at least 16MiB (default 10GiB with --disk-cache)")
 }
 
 // parseFolder takes any path.
@@ -137,6 +141,14 @@ func (c *serveConfig) addLimitFlags(s *settings) {
 		"longest key. Long keys cost memory in the memtable and in each table's directory")
 	addFlag(s, "max-value-bytes", "size", formatSize(engine.DefaultMaxValueBytes), &c.engine.MaxValueBytes, parseSize[int],
 		"longest value. A read holds at least one whole value in memory")
+	addFlag(s, "max-followers", "count", strconv.Itoa(server.DefaultMaxFollowers), &c.maxFollowers, parseInt,
+		"requests that wait for records at the same time: long polls, event streams, follows; more get 503. An idle stream takes about 12KiB over HTTP/2, 30KiB over HTTP/1.1")
+	addFlag(s, "max-producers", "count", strconv.Itoa(engine.DefaultMaxProducers), &c.engine.MaxProducers, parseInt,
+		"producers whose last 64 appends are known; beyond it the one that appended longest ago is forgotten. They cost memory, and bytes of each flush that changes them")
+	addFlag(s, "max-state-bytes", "size", formatSize(engine.DefaultMaxStateBytes), &c.engine.MaxStateBytes, parseSize[int64],
+		"memory for cursors and producers, at which new cursors get 507. All of it is read at each start")
+	addFlag(s, "forget-lost-state", "object", "", &c.engine.ForgetLostState, parseText,
+		"start without cursors and producers, for good, if this object of theirs is in force and they cannot be read; see docs/REPAIR.md (default none)")
 	addFlag(s, "body-limit", "size", "32MiB", &c.bodyLimit, parseSize[int64],
 		"longest request body; longer ones get 413. Each request under way may hold that much memory. JSON needs 4/3 of the values' size")
 	addFlag(s, "append-timeout", "duration", "30s", &c.appendTimeout, parseDuration,
@@ -181,6 +193,11 @@ var flagNames = strings.NewReplacer(
 	"GCGrace", "--gc-grace",
 	"DiskCacheBytes", "--disk-cache-bytes",
 	"DiskCacheDir", "--disk-cache",
+	"MaxFollowers", "--max-followers",
+	"MaxProducers", "--max-producers",
+	"MaxStateBytes", "--max-state-bytes",
+	"PollInterval", "--poll-interval",
+	"TailBytes", "--tail-bytes",
 )
 
 // check completes the options whose default depends on others, and reports
@@ -189,8 +206,24 @@ func (c *serveConfig) check(s *settings) {
 	if !s.changed("flush-interval") {
 		c.engine.FlushInterval = c.store.flushInterval
 	}
+	if folder := c.engine.DiskCacheDir; c.store.holds(folder) {
+		s.fault("--disk-cache %s lies in the store's folder %s; give it a folder of its own", folder, c.store.folder)
+	}
+	c.replica.check(s, &c.store)
+	if c.replica.on {
+		c.report(s, c.readerOptions().Validate(), c.serverOptions((*engine.Reader)(nil)).Validate())
+		return
+	}
+	if s.changed("retention-check-interval") && c.engine.Retention == 0 && c.engine.RetentionBytes == 0 {
+		s.fault("--retention-check-interval needs --retention or --retention-bytes")
+	}
 	// A DB that is not open: only the numbers are looked at.
-	err := errors.Join(c.engine.Validate(), c.serverOptions((*engine.DB)(nil)).Validate())
+	c.report(s, c.engine.Validate(), c.serverOptions((*engine.DB)(nil)).Validate())
+}
+
+// report adds the faults that the engine and the server found.
+func (c *serveConfig) report(s *settings, errs ...error) {
+	err := errors.Join(errs...)
 	if err == nil {
 		return
 	}
@@ -199,11 +232,19 @@ func (c *serveConfig) check(s *settings) {
 	}
 }
 
+// readerOptions are the options of a replica, but for its logger.
+func (c *serveConfig) readerOptions() engine.ReaderOptions {
+	return engine.ReaderOptions{
+		Keys: c.replica.keys, PollInterval: c.replica.pollInterval, TailBytes: c.replica.tailBytes,
+		CacheBytes: c.engine.CacheBytes, DiskCacheDir: c.engine.DiskCacheDir, DiskCacheBytes: c.engine.DiskCacheBytes,
+	}
+}
+
 // serverOptions are the options of the HTTP server in front of db, but for its
 // logger.
 func (c *serveConfig) serverOptions(db server.DB) server.Options {
 	return server.Options{
 		DB: db, Ack: c.engine.Ack, AppendTimeout: c.appendTimeout, BodyLimit: c.bodyLimit,
-		MaxKeyBytes: c.engine.MaxKeyBytes, MaxValueBytes: c.engine.MaxValueBytes,
+		MaxKeyBytes: c.engine.MaxKeyBytes, MaxValueBytes: c.engine.MaxValueBytes, MaxFollowers: c.maxFollowers,
 	}
 }

@@ -41,7 +41,7 @@ func newSettings(flags *pflag.FlagSet) *settings {
 }
 
 // newCommand builds a subcommand. define adds its flags; run gets the positional
-// arguments, whose names are in arguments, once there is no fault. check may
+// arguments, whose names are in arguments ("[KEY...]" at the end: any number), once there is no fault. check may
 // add faults that need all the values.
 func newCommand(p *process, cmd *cobra.Command, arguments []string, define func(*settings),
 	check func(*settings), run func(s *settings, args []string) error) *cobra.Command {
@@ -149,8 +149,12 @@ func (s *settings) readVariables(environ []string) {
 }
 
 func (s *settings) checkArguments(names, args []string) {
-	for _, extra := range args[min(len(names), len(args)):] {
-		s.fault("unexpected argument %q", extra)
+	if n := len(names); n > 0 && strings.HasSuffix(names[n-1], "...]") { // any number of them
+		names = names[:n-1]
+	} else {
+		for _, extra := range args[min(n, len(args)):] {
+			s.fault("unexpected argument %q", extra)
+		}
 	}
 	// An unknown flag may have taken the argument for its value.
 	if len(args) < len(names) && len(s.faults) == 0 {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/server"
 )
 
 // parseServe reads a command line of serve without running it.
@@ -84,6 +85,24 @@ func TestServeFaults(t *testing.T) {
 		{[]string{"--flush-interval", "2m"}, []string{"--flush-interval is 2m0s; it must be above 0 and at most 1m"}},
 		{[]string{"--cache-bytes", "-1"}, []string{`--cache-bytes: "-1" is not a size such as 64MiB`}},
 		{[]string{"--log-level", "loud"}, []string{`--log-level: "loud" is not one of: debug, info, warn, error`}},
+		{[]string{"--replica", "--store=mem:"}, []string{"--replica cannot read the store mem:, which is of one process alone"}},
+		{[]string{"--replica=maybe"}, []string{`--replica: "maybe" is not one of: true, false`}},
+		{[]string{"--key-range=a..b", "--poll-interval=1s", "--tail-bytes=1MiB"},
+			[]string{"--key-range needs --replica", "--poll-interval needs --replica", "--tail-bytes needs --replica"}},
+		{[]string{"--replica", "--key-range=a"}, []string{`--key-range: range of keys "a" is not FROM..TO; write FROM..TO, such as ..n, b64:/wA=.. or a..n`}},
+		{[]string{"--replica", "--key-range=b..a"}, []string{"--key-range: range of keys b..a is empty; write FROM..TO, such as ..n, b64:/wA=.. or a..n"}},
+		{[]string{"--replica", "--key-range=b64:!.."}, []string{`--key-range: bound "b64:!" of a range of keys: illegal base64 data at input byte 0; write FROM..TO, such as ..n, b64:/wA=.. or a..n`}},
+		{[]string{"--replica", "--poll-interval=2m"}, []string{"--poll-interval is 2m0s; it must be from 1ms to 1m0s"}},
+		{[]string{"--max-producers=0"}, []string{"--max-producers: 0 is out of range: it must be from 1 to 2147483647"}},
+		{[]string{"--max-followers=0"}, []string{"--max-followers: 0 is out of range: it must be from 1 to 2147483647"}},
+		{[]string{"--max-state-bytes=0"}, []string{`--max-state-bytes: "0" is out of range: a size is above 0 and below 4EiB`}},
+		{[]string{"--replica", "--retention=7d", "--ack=memory", "--compaction=off", "--max-producers=5", "--read-visibility=memory"}, []string{
+			"--ack cannot be combined with --replica: a replica appends nothing",
+			"--read-visibility cannot be combined with --replica: a replica sees only what is durable",
+			"--compaction cannot be combined with --replica: that is the work of the log's writer",
+			"--retention cannot be combined with --replica: that is the work of the log's writer",
+			"--max-producers cannot be combined with --replica: the log's writer keeps cursors and producers",
+		}},
 		{[]string{"a", "--", "--b"}, []string{`unexpected argument "a"`, `unexpected argument "--b"`}},
 	} {
 		_, faults := parseServe(t, nil, test.args...)
@@ -92,6 +111,36 @@ func TestServeFaults(t *testing.T) {
 	_, faults := parseServe(t, nil, "--store=s3://?region=a b&nonsense=1")
 	require.Len(t, faults, 1)
 	require.NotContains(t, faults[0], "\n")
+}
+
+func TestReplicaFlags(t *testing.T) {
+	c, faults := parseServe(t, []string{"ANNALS_REPLICA=true", "ANNALS_KEY_RANGE=b64:/w==.."}, "--poll-interval", "20ms",
+		"--cache-bytes=1MiB", "--disk-cache", "some-folder", "--max-key-bytes=10", "--max-value-bytes=20")
+	require.Empty(t, faults)
+	require.Equal(t, engine.ReaderOptions{
+		Keys: engine.KeyRange{Start: []byte{0xff}}, PollInterval: 20 * time.Millisecond, TailBytes: engine.DefaultTailBytes,
+		CacheBytes: 1 << 20, DiskCacheDir: "some-folder",
+	}, c.readerOptions())
+	require.Equal(t, 20, c.serverOptions(nil).MaxValueBytes)
+	require.Equal(t, server.DefaultMaxFollowers, c.serverOptions(nil).MaxFollowers)
+	c, faults = parseServe(t, nil)
+	require.Empty(t, faults)
+	require.False(t, c.replica.on)
+	require.Equal(t, engine.DefaultMaxProducers, c.engine.MaxProducers)
+	require.Equal(t, int64(engine.DefaultMaxStateBytes), c.engine.MaxStateBytes)
+}
+
+// A flag is of a writer or of replicas, or of both: none is forgotten.
+func TestFlagsOfReplicas(t *testing.T) {
+	both := []string{"listen", "store", "cache-bytes", "disk-cache", "disk-cache-bytes", "max-key-bytes", "max-value-bytes", "max-followers",
+		"replica", "shutdown-timeout", "log-level", "log-format"}
+	all := append(append([]string{}, both...), ofReplicas...)
+	for _, f := range notOfReplicas {
+		all = append(all, f.flag)
+	}
+	s := newSettings(pflag.NewFlagSet("serve", pflag.ContinueOnError))
+	new(serveConfig).define(s)
+	require.ElementsMatch(t, s.names(), all)
 }
 
 // Every fault that the engine reports about an option of a flag carries the
@@ -128,7 +177,7 @@ func TestServerURL(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
-	for _, text := range []string{"", "127.0.0.1:8080", "ftp://host", "http://", "http://host?x", "http://user@host", "http://host#x"} {
+	for _, text := range []string{"", "127.0.0.1:8080", "ftp://host", "http://", "http://host?x", "http://user@host", "http://host#x", "http://host?", "http://host#"} {
 		_, err := parseServer(text)
 		require.Error(t, err, text)
 	}
@@ -147,7 +196,7 @@ func TestHelpSaysEverything(t *testing.T) {
 	require.Empty(t, stderr)
 	for _, flag := range []string{"listen", "store", "ack", "read-visibility", "flush-interval", "wal-object-bytes", "memtable-bytes",
 		"max-unflushed-bytes", "cache-bytes", "segment-interval", "segment-bytes", "segment-min-bytes", "max-key-bytes",
-		"max-value-bytes", "compaction", "retention", "retention-bytes", "retention-check-interval", "gc-interval", "gc-grace",
+		"max-value-bytes", "max-followers", "max-producers", "max-state-bytes", "forget-lost-state", "replica", "key-range", "poll-interval", "tail-bytes", "compaction", "retention", "retention-bytes", "retention-check-interval", "gc-interval", "gc-grace",
 		"disk-cache", "disk-cache-bytes", "body-limit", "append-timeout", "shutdown-timeout", "log-level", "log-format"} {
 		_, rest, found := strings.Cut(help, "\n      --"+flag+" ")
 		require.True(t, found, flag)
@@ -170,7 +219,11 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"scan", "--last", "0", "k"}, "annals scan: --last: 0 is out of range: it must be from 1 to 10000"},
 		{[]string{"scan", "--last", "1", "--limit", "1", "--from", "3", "--to", "2", "k"},
 			"annals scan: 2 faults:\n  --from 3 is above --to 2\n  --last and --limit exclude each other"},
+		{[]string{"scan", "--follow", "--to", "2", "k"}, "annals scan: --follow and --to exclude each other"},
 		{[]string{"append", "--skip", "-1"}, `annals append: --skip: "-1" is not a whole number`},
+		{[]string{"append", "--producer", "p"}, "annals append: --producer and --producer-seq need each other"},
+		{[]string{"append", "--producer", "", "--producer-seq", "0"}, "annals append: --producer: a producer's name has 1 to 128 bytes of UTF-8"},
+		{[]string{"append", "--expect-next", "-1"}, `annals append: --expect-next: "-1" is not a whole number`},
 		{[]string{"append", "file"}, `annals append: unexpected argument "file"`},
 		{[]string{"append", "--server", "nowhere"}, `annals append: --server: "nowhere" is not a URL such as http://127.0.0.1:8080`},
 		{[]string{"version", "x"}, `annals version: unexpected argument "x"`},

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -21,7 +23,59 @@ const localFlushInterval = 2 * time.Millisecond
 // storeURL is a parsed --store: where the log's objects are, not yet opened.
 type storeURL struct {
 	flushInterval time.Duration // what suits this kind of store
+	folder        string        // of a file: URL
+	private       bool          // nobody but this process has it
 	open          func(context.Context) (objstore.Store, error)
+}
+
+// openExisting is open for commands that must not begin a store: a folder is not created.
+func (u *storeURL) openExisting(ctx context.Context) (objstore.Store, error) {
+	if u.folder != "" {
+		if _, err := os.Stat(u.folder); err != nil {
+			return nil, fmt.Errorf("no log here: %w", err)
+		}
+	}
+	return u.open(ctx)
+}
+
+// openToRead is openExisting for commands that write nothing: permission to read is enough.
+func (u *storeURL) openToRead(ctx context.Context) (objstore.Store, error) {
+	if u.folder == "" {
+		return u.open(ctx)
+	}
+	store, err := dir.OpenReadOnly(u.folder)
+	if err != nil {
+		return nil, fmt.Errorf("no log here: %w", err) // not a nil *dir.Store in the interface
+	}
+	return store, nil
+}
+
+// holds reports whether a folder lies in that of the store, or is the same.
+func (u *storeURL) holds(folder string) bool {
+	if u.folder == "" || folder == "" {
+		return false
+	}
+	root, err1 := realPath(u.folder)
+	path, err2 := realPath(folder)
+	rel, err3 := filepath.Rel(root, path)
+	return errors.Join(err1, err2, err3) == nil && filepath.IsLocal(rel)
+}
+
+// realPath is a path without links, as far as it exists.
+func realPath(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	for rest := ""; err == nil; {
+		real, lerr := filepath.EvalSymlinks(path)
+		if lerr == nil {
+			return filepath.Join(real, rest), nil
+		}
+		up := filepath.Dir(path)
+		if up == path {
+			return filepath.Join(path, rest), nil
+		}
+		path, rest = up, filepath.Join(filepath.Base(path), rest)
+	}
+	return path, err
 }
 
 // parseStoreURL reads mem:, file:PATH or s3://BUCKET/PREFIX?... without
@@ -33,7 +87,7 @@ func parseStoreURL(text string) (storeURL, error) {
 		if rest != "" {
 			return storeURL{}, errors.New("mem: takes nothing behind the colon")
 		}
-		return storeURL{localFlushInterval, func(context.Context) (objstore.Store, error) {
+		return storeURL{localFlushInterval, "", true, func(context.Context) (objstore.Store, error) {
 			return mem.New(mem.Options{}), nil
 		}}, nil
 	case "file":
@@ -41,7 +95,7 @@ func parseStoreURL(text string) (storeURL, error) {
 		if err != nil {
 			return storeURL{}, err
 		}
-		return storeURL{localFlushInterval, func(context.Context) (objstore.Store, error) {
+		return storeURL{localFlushInterval, path, false, func(context.Context) (objstore.Store, error) {
 			return dir.Open(path)
 		}}, nil
 	case "s3":
@@ -49,7 +103,7 @@ func parseStoreURL(text string) (storeURL, error) {
 		if err != nil {
 			return storeURL{}, err
 		}
-		return storeURL{engine.DefaultFlushInterval, func(ctx context.Context) (objstore.Store, error) {
+		return storeURL{engine.DefaultFlushInterval, "", false, func(ctx context.Context) (objstore.Store, error) {
 			return s3.Open(ctx, options)
 		}}, nil
 	}

@@ -39,19 +39,38 @@ func formatSize(n int64) string {
 	return strconv.FormatInt(n, 10) + units[i]
 }
 
+// maxDays is how many days a time.Duration holds.
+const maxDays = math.MaxInt64 / int64(24*time.Hour)
+
+var errTooLong = errors.New("too long")
+
 // parseDays is time.ParseDuration with days in front.
 func parseDays(text string) (time.Duration, error) {
-	const day = 24 * time.Hour
 	number, rest, found := strings.Cut(text, "d")
 	if !found {
 		return time.ParseDuration(text)
 	}
-	days, err := strconv.ParseUint(number, 10, 16)
-	if err != nil || rest == "" {
-		return time.Duration(days) * day, err
+	n, err := strconv.ParseUint(number, 10, 63)
+	switch {
+	case err != nil:
+		return 0, err
+	case int64(n) > maxDays:
+		return 0, errTooLong
+	}
+	days := time.Duration(n) * 24 * time.Hour
+	if rest == "" {
+		return days, nil
 	}
 	d, err := time.ParseDuration(rest)
-	return time.Duration(days)*day + d, err
+	switch {
+	case err != nil:
+		return 0, err
+	case rest[0] == '-' || rest[0] == '+':
+		return 0, errors.New("a sign behind days")
+	case d > math.MaxInt64-days:
+		return 0, errTooLong
+	}
+	return days + d, nil
 }
 
 // parseDuration reads a time above 0, such as 100ms, 1h30m or 7d. A day is 24 hours and
@@ -60,7 +79,7 @@ func parseDuration(text string) (time.Duration, error) {
 	d, err := parseDays(text)
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("%q is not a duration such as 100ms", text)
+		return 0, fmt.Errorf("%q is not a duration such as 100ms, or above the longest, of 106751 days", text)
 	case d <= 0:
 		return 0, fmt.Errorf("%q is out of range: a duration is above 0", text)
 	}
@@ -79,6 +98,12 @@ func parseCount(lo, hi uint64) func(string) (uint64, error) {
 		}
 		return n, nil
 	}
+}
+
+// parseInt reads a count above 0.
+func parseInt(text string) (int, error) {
+	n, err := parseCount(1, math.MaxInt32)(text)
+	return int(n), err
 }
 
 // parseChoice reads one of a few words, each of which stands for a value.
@@ -112,7 +137,7 @@ func parseServer(text string) (string, error) {
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
 		return "", fmt.Errorf("%q is not a URL such as http://127.0.0.1:8080", text)
 	}
-	if u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+	if strings.ContainsAny(text, "?#") || u.User != nil { // an empty query or fragment too: a path is put behind it
 		return "", fmt.Errorf("%q: a server's URL has no user, query or fragment", text)
 	}
 	return strings.TrimSuffix(text, "/"), nil

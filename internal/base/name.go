@@ -61,7 +61,7 @@ type ObjectID struct {
 }
 
 // ManifestName returns the name of a tree's MANIFEST.
-func ManifestName(tree uint32) string { return treePrefix(tree) + "MANIFEST" }
+func ManifestName(tree uint32) string { return TreePrefix(tree) + "MANIFEST" }
 
 // TreeOfManifest returns the tree of a MANIFEST name, or false if it is not one.
 func TreeOfManifest(name string) (uint32, bool) {
@@ -75,7 +75,7 @@ func WALName(tree uint32, epoch, id uint64) string {
 }
 
 // WALPrefix is the prefix of every WAL object of a tree.
-func WALPrefix(tree uint32) string { return treePrefix(tree) + "wal/" }
+func WALPrefix(tree uint32) string { return TreePrefix(tree) + "wal/" }
 
 // WALEpochPrefix is the prefix of the WAL objects of one epoch.
 func WALEpochPrefix(tree uint32, epoch uint64) string {
@@ -84,12 +84,12 @@ func WALEpochPrefix(tree uint32, epoch uint64) string {
 
 // ObjectPrefix is the prefix of all of a tree's objects of one kind.
 func ObjectPrefix(tree uint32, kind Kind) string {
-	return treePrefix(tree) + kindDir(kind) + "/"
+	return TreePrefix(tree) + kindDir(kind) + "/"
 }
 
 // ProbeName is the name of the short-lived object with which a writer tests
 // that the store honours conditional writes.
-func ProbeName(tree uint32, id ULID) string { return treePrefix(tree) + "probe/" + id.String() }
+func ProbeName(tree uint32, id ULID) string { return TreePrefix(tree) + "probe/" + id.String() }
 
 // Name formats the name of the object.
 func (o ObjectID) Name() string {
@@ -200,7 +200,8 @@ func (o ObjectID) Valid() error {
 	return nil
 }
 
-func treePrefix(tree uint32) string {
+// TreePrefix is how the names of all objects of a tree begin.
+func TreePrefix(tree uint32) string {
 	return treesPrefix + pad(uint64(tree), treeWidth) + "/"
 }
 

@@ -52,8 +52,8 @@ func All() Range { return Range{0, MaxSequence} }
 // Empty reports whether the range holds no sequence.
 func (r Range) Empty() bool { return r.Start >= r.End }
 
-// Overlaps reports whether the two ranges share a sequence.
-func (r Range) Overlaps(o Range) bool { return r.Start < o.End && o.Start < r.End }
+// Overlaps reports whether the two ranges share a sequence; an empty one shares none.
+func (r Range) Overlaps(o Range) bool { return !r.Intersect(o).Empty() }
 
 // Intersect returns the sequences that are in both ranges. The result may be
 // empty.

@@ -40,6 +40,8 @@ func TestRange(t *testing.T) {
 		{Range{0, 10}, Range{3, 5}, true, Range{3, 5}},
 		{Range{0, 10}, All(), true, Range{0, 10}},
 		{Range{0, 3}, Range{7, 9}, false, Range{7, 3}},
+		{Range{0, 9}, Range{5, 2}, false, Range{5, 2}},
+		{Range{0, 9}, Range{4, 4}, false, Range{4, 4}},
 	} {
 		require.Equal(t, c.overlaps, c.a.Overlaps(c.b))
 		require.Equal(t, c.overlaps, c.b.Overlaps(c.a))
@@ -71,34 +73,51 @@ func TestBoundsContainTheirKeys(t *testing.T) {
 		k := bytes.Repeat([]byte{rapid.SampledFrom([]byte{0, 'k', 0xFF}).Draw(t, "fill")}, rapid.SampledFrom([]int{0, 5, 31, 32, 33, 50}).Draw(t, "n"))
 		return append(k, rapid.SliceOfN(rapid.Byte(), 0, 2).Draw(t, "tail")...)
 	})
-	rapid.Check(t, func(t *rapid.T) {
-		a, b := key.Draw(t, "a"), key.Draw(t, "b")
-		if bytes.Compare(a, b) > 0 {
-			a, b = b, a
-		}
-		lower, upper := LowerBound(a), []byte(nil)
-		up, ok := UpperBound(a)
-		if ok {
-			upper = up
-		}
-		switch {
-		case len(lower) > MaxBoundBytes || len(upper) > MaxBoundBytes:
-			t.Fatal("bound too long")
-		case bytes.Compare(lower, a) > 0 || ok && bytes.Compare(upper, a) < 0:
-			t.Fatalf("%x is not within %x and %x", a, lower, upper)
-		case bytes.Compare(lower, LowerBound(b)) > 0:
-			t.Fatal("lower bounds out of order")
-		}
-		if upB, okB := UpperBound(b); okB && (!ok || bytes.Compare(upper, upB) > 0) {
-			t.Fatal("upper bounds out of order")
-		}
-	})
+	rapid.Check(t, func(t *rapid.T) { checkBounds(t, key.Draw(t, "a"), key.Draw(t, "b")) })
 	// They are copies.
 	k := []byte("key")
 	LowerBound(k)[0] = 'x'
 	up, _ := UpperBound(k)
 	up[0] = 'x'
 	require.Equal(t, "key", string(k))
+}
+
+func checkBounds(t interface {
+	Fatal(...any)
+	Fatalf(string, ...any)
+}, a, b []byte) {
+	if bytes.Compare(a, b) > 0 {
+		a, b = b, a
+	}
+	lower, upper := LowerBound(a), []byte(nil)
+	up, ok := UpperBound(a)
+	if ok {
+		upper = up
+	}
+	switch {
+	case len(lower) > MaxBoundBytes || len(upper) > MaxBoundBytes:
+		t.Fatal("bound too long")
+	case bytes.Compare(lower, a) > 0 || ok && bytes.Compare(upper, a) < 0:
+		t.Fatalf("%x is not within %x and %x", a, lower, upper)
+	case bytes.Compare(lower, LowerBound(b)) > 0:
+		t.Fatal("lower bounds out of order")
+	}
+	if upB, okB := UpperBound(b); okB && (!ok || bytes.Compare(upper, upB) > 0) {
+		t.Fatal("upper bounds out of order")
+	}
+}
+
+// FuzzBounds also compares the end of a prefix with the keys that begin with it.
+func FuzzBounds(f *testing.F) {
+	f.Add([]byte("key"), bytes.Repeat([]byte{0xFF}, 33))
+	f.Add(bytes.Repeat([]byte("k"), 32), bytes.Repeat([]byte("k"), 33))
+	f.Add([]byte{}, []byte{0xFF, 0xFF})
+	f.Fuzz(func(t *testing.T, a, b []byte) {
+		checkBounds(t, a, b)
+		end, ok := PrefixEnd(a)
+		within := bytes.Compare(b, a) >= 0 && (!ok || bytes.Compare(b, end) < 0)
+		require.Equal(t, bytes.HasPrefix(b, a), within)
+	})
 }
 
 func TestCorruptError(t *testing.T) {

@@ -29,6 +29,9 @@ func (s *Store) Delete(ctx context.Context, names []string) error {
 	if len(names) == 0 {
 		return nil
 	}
+	if s.readOnly {
+		return fmt.Errorf("delete: %w", errReadOnly)
+	}
 	failed, err := s.remove(ctx, names)
 	if err != nil {
 		return fmt.Errorf("delete %d objects: %w", len(names), err)

@@ -84,7 +84,9 @@ type Store struct {
 	fs    fileSystem
 	root  string        // absolute, without symbolic links
 	slots chan struct{} // one element for each open file
-	local chan struct{} // the in-process half of the lock: one element while held
+	// readOnly: nothing is written, deleted or created.
+	readOnly bool
+	local    chan struct{} // the in-process half of the lock: one element while held
 
 	// skew is the file system's clock minus ours in nanoseconds, as observed when
 	// a temporary file was written last.
@@ -102,6 +104,38 @@ var _ objstore.Store = (*Store)(nil)
 // store needs.
 func Open(path string) (*Store, error) {
 	return open(osFS{}, path)
+}
+
+// OpenReadOnly returns the store in a directory that exists, for reading only: nothing is created, and what
+// needs to write (Put, Delete, ServerTime) fails with objstore.ErrDenied. Permission to read is enough.
+func OpenReadOnly(path string) (*Store, error) {
+	fi, err := os.Stat(path)
+	if err == nil && !fi.IsDir() {
+		err = errors.New("it is not a directory")
+	}
+	var root string
+	if err == nil {
+		root, err = filepath.Abs(path)
+	}
+	if err == nil {
+		root, err = filepath.EvalSymlinks(root)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open directory store %s to read: %w", path, describe(err))
+	}
+	s := storeAt(osFS{}, root)
+	s.readOnly = true
+	return s, nil
+}
+
+func storeAt(fs fileSystem, root string) *Store {
+	return &Store{
+		fs:      fs,
+		root:    root,
+		slots:   make(chan struct{}, maxOpenFiles),
+		local:   make(chan struct{}, 1),
+		folders: map[string]struct{}{},
+	}
 }
 
 func open(fs fileSystem, path string) (*Store, error) {
@@ -126,13 +160,7 @@ func prepare(fs fileSystem, path string) (*Store, error) {
 	if root, err = filepath.EvalSymlinks(root); err != nil {
 		return nil, describe(err)
 	}
-	s := &Store{
-		fs:      fs,
-		root:    root,
-		slots:   make(chan struct{}, maxOpenFiles),
-		local:   make(chan struct{}, 1),
-		folders: map[string]struct{}{},
-	}
+	s := storeAt(fs, root)
 	if err := fs.mkdir(s.path(tempFolder)); err != nil && !errors.Is(err, iofs.ErrExist) {
 		return nil, describe(err)
 	}
@@ -234,6 +262,9 @@ type temp struct {
 
 // createTemp writes a new file in the temporary folder, durably or not.
 func (s *Store) createTemp(ctx context.Context, body []byte, durable bool) (temp, error) {
+	if s.readOnly {
+		return temp{}, errReadOnly
+	}
 	if err := s.acquireSlot(ctx); err != nil {
 		return temp{}, err
 	}

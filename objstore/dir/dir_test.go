@@ -507,3 +507,44 @@ func BenchmarkGet4K(b *testing.B) {
 		require.NoError(b, err)
 	}
 }
+
+// A store that is opened to read needs no more than that, and creates nothing.
+func TestOpenReadOnly(t *testing.T) {
+	root := t.TempDir()
+	_, err := OpenReadOnly(filepath.Join(root, "none"))
+	require.ErrorIs(t, err, iofs.ErrNotExist)
+	full, err := Open(root)
+	require.NoError(t, err)
+	_, err = full.Put(t.Context(), "a/b", []byte("body"), objstore.PutOptions{})
+	require.NoError(t, err)
+	require.NoError(t, os.RemoveAll(filepath.Join(root, tempFolder)))
+	require.NoError(t, os.Chmod(filepath.Join(root, "a"), 0o555))
+	require.NoError(t, os.Chmod(root, 0o555))
+	t.Cleanup(func() { _, _ = os.Chmod(root, 0o755), os.Chmod(filepath.Join(root, "a"), 0o755) })
+
+	before, err := os.ReadDir(root)
+	require.NoError(t, err)
+
+	s, err := OpenReadOnly(root)
+	require.NoError(t, err)
+	obj, err := s.Get(t.Context(), "a/b", objstore.GetOptions{})
+	require.NoError(t, err)
+	require.Equal(t, "body", string(obj.Body))
+	page, err := s.List(t.Context(), "", "", 10)
+	require.NoError(t, err)
+	require.Len(t, page.Entries, 1)
+	for _, o := range []objstore.PutOptions{{}, {IfAbsent: true}, {IfMatch: obj.ETag}} {
+		name := "a/b"
+		if o.IfAbsent {
+			name = "a/c"
+		}
+		_, err = s.Put(t.Context(), name, nil, o)
+		require.ErrorIs(t, err, objstore.ErrDenied)
+	}
+	require.ErrorIs(t, s.Delete(t.Context(), []string{"a/b"}), objstore.ErrDenied)
+	_, err = s.ServerTime(t.Context())
+	require.ErrorIs(t, err, objstore.ErrDenied)
+	after, err := os.ReadDir(root)
+	require.NoError(t, err)
+	require.Equal(t, fmt.Sprint(before), fmt.Sprint(after), "nothing was created")
+}

@@ -17,6 +17,7 @@ var (
 	errMissing   = fmt.Errorf("%w: it does not exist", objstore.ErrPrecondition)
 	errOtherETag = fmt.Errorf("%w: it has another etag", objstore.ErrPrecondition)
 	errAppeared  = errors.New("the name appeared while it was being replaced")
+	errReadOnly  = fmt.Errorf("%w: the store was opened to read only", objstore.ErrDenied)
 	errNotAFile  = errors.New("there is something that is no object, such as a folder, in its place")
 )
 

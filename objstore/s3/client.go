@@ -33,8 +33,8 @@ const (
 
 // newClient builds the SDK's client. Loading the standard configuration matters:
 // it brings the credential chain, AWS_CA_BUNDLE, and the checksums that S3
-// verifies on every upload.
-func newClient(ctx context.Context, opts Options) (*awss3.Client, error) {
+// verifies on every upload. What the client sends is counted in sent.
+func newClient(ctx context.Context, opts Options, sent *sentCounts) (*awss3.Client, error) {
 	// The SDK refuses AWS_CA_BUNDLE with any client but its own.
 	transport := awshttp.NewBuildableClient().
 		WithDialerOptions(func(d *net.Dialer) { d.Timeout = opts.ConnectTimeout }).
@@ -63,7 +63,8 @@ func newClient(ctx context.Context, opts Options) (*awss3.Client, error) {
 	if cfg.Region == "" {
 		cfg.Region = defaultRegion
 	}
-	cfg.HTTPClient = &idleClient{inner: cfg.HTTPClient, timeout: opts.IdleTimeout, newTimer: newTimer}
+	idle := &idleClient{inner: cfg.HTTPClient, timeout: opts.IdleTimeout, newTimer: newTimer}
+	cfg.HTTPClient = &countingClient{inner: idle, sent: sent}
 	cfg.Credentials = &credentialsProvider{inner: cfg.Credentials}
 	return awss3.NewFromConfig(cfg, func(o *awss3.Options) {
 		o.UsePathStyle = opts.PathStyle

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/annalsdb/annals/objstore"
@@ -73,7 +74,7 @@ func (s *Store) deleteOnce(ctx context.Context, r request, names []string) (fina
 			continue // counts as deleted
 		}
 		name, ok := strings.CutPrefix(aws.ToString(e.Key), s.root)
-		if !ok {
+		if !ok || !slices.Contains(names, name) { // it would be deleted by the next try
 			return nil, nil, fmt.Errorf("%w: an error for %q, which was not asked for", errAnswer, aws.ToString(e.Key))
 		}
 		detail := strings.TrimSuffix(code+": "+aws.ToString(e.Message), ": ")
@@ -82,7 +83,7 @@ func (s *Store) deleteOnce(ctx context.Context, r request, names []string) (fina
 			f = failure{err: errors.New(detail)}
 		}
 		if f.retry {
-			again = append(again, objstore.NameError{Name: name, Err: f.err})
+			again = append(again, objstore.NameError{Name: name, Err: fmt.Errorf("%w: %w", objstore.ErrUnavailable, f.err)})
 		} else {
 			final = append(final, objstore.NameError{Name: name, Err: f.err})
 		}

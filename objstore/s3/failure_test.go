@@ -147,7 +147,8 @@ func TestF4AttemptsAreBounded(t *testing.T) {
 	})
 	srv.SetHook(on(s3fake.PutObject, always, s3fake.Fail(503, "SlowDown")))
 	_, err := s.Put(t.Context(), "n", nil, objstore.PutOptions{})
-	require.ErrorContains(t, err, "put n: gave up after 8 attempts: status 503 SlowDown: as the test demands (request ")
+	require.ErrorContains(t, err, "put n: gave up after 8 attempts: store unavailable: status 503 SlowDown: as the test demands (request ")
+	require.ErrorIs(t, err, objstore.ErrUnavailable)
 	require.Equal(t, 8, srv.Count(s3fake.PutObject))
 	ms := time.Millisecond
 	require.Equal(t, []time.Duration{100 * ms, 200 * ms, 400 * ms, 600 * ms, 600 * ms, 600 * ms, 600 * ms}, w.list)
@@ -195,6 +196,7 @@ func TestErrorsThatAreFinal(t *testing.T) {
 			if test.want != nil {
 				require.ErrorIs(t, err, test.want)
 			}
+			require.NotErrorIs(t, err, objstore.ErrUnavailable, "later is no better")
 			require.Empty(t, w.list)
 			require.Equal(t, 1, srv.Count(s3fake.PutObject))
 		})
@@ -249,6 +251,8 @@ func TestF31PerKeyErrors(t *testing.T) {
 	require.ErrorIs(t, failed.Failed[0].Err, objstore.ErrDenied)
 	require.Equal(t, "c", failed.Failed[1].Name)
 	require.ErrorContains(t, failed.Failed[1].Err, "InternalError")
+	require.ErrorIs(t, failed.Failed[1].Err, objstore.ErrUnavailable)
+	require.NotErrorIs(t, failed.Failed[0].Err, objstore.ErrUnavailable)
 	require.Equal(t, s.opts.MaxAttempts, srv.Count(s3fake.DeleteObjects))
 	require.Len(t, w.list, s.opts.MaxAttempts-1)
 

@@ -83,7 +83,7 @@ func TestF44CompleteAnswers200WithAnError(t *testing.T) {
 		want     error
 		says     string
 	}{
-		{"internal error", withFail(errorBody("InternalError")), 5, nil, "gave up after 5 attempts: status 500 InternalError: late"},
+		{"internal error", withFail(errorBody("InternalError")), 5, objstore.ErrUnavailable, "gave up after 5 attempts: store unavailable: status 500 InternalError: late"},
 		{"unknown error", withFail(errorBody("Surprise")), 5, nil, "Surprise"},
 		{"precondition", withFail(errorBody("PreconditionFailed")), 1, objstore.ErrPrecondition, "late"},
 		{"conflict", withFail(errorBody("ConditionalRequestConflict")), 1, objstore.ErrConflict, "late"},

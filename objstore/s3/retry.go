@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/annalsdb/annals/objstore"
 )
 
 // The store repeats requests itself instead of leaving it to the SDK: that bounds
@@ -43,7 +45,7 @@ func (s *Store) do(ctx context.Context, r request, try func(context.Context) err
 		}
 		last = f.err
 	}
-	return fmt.Errorf("%s: gave up after %d attempts: %w", r, s.opts.MaxAttempts, last)
+	return fmt.Errorf("%s: gave up after %d attempts: %w: %w", r, s.opts.MaxAttempts, objstore.ErrUnavailable, last)
 }
 
 func (s *Store) attempt(ctx context.Context, try func(context.Context) error) error {

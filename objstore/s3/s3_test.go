@@ -14,12 +14,13 @@ import (
 
 	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/objstore/s3/s3fake"
+	"github.com/annalsdb/annals/objstore/s3/s3server"
 	"github.com/annalsdb/annals/objstore/storetest"
 )
 
 // isolate keeps the machine's AWS configuration out of a test, but for the
 // certificates that it trusts.
-func isolate(t *testing.T) {
+func isolate(t testing.TB) {
 	t.Helper()
 	for _, entry := range os.Environ() {
 		name, _, _ := strings.Cut(entry, "=")
@@ -55,7 +56,7 @@ func (w *waits) sleep(ctx context.Context, d time.Duration) error {
 }
 
 // open returns a store on a fake server that never really waits between attempts.
-func open(t *testing.T, change func(*Options)) (*Store, *s3fake.Server, *waits) {
+func open(t testing.TB, change func(*Options)) (*Store, *s3fake.Server, *waits) {
 	t.Helper()
 	isolate(t)
 	srv := s3fake.New(t)
@@ -99,25 +100,11 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// realURL returns the URL of the server that the environment names; without one it
-// skips the test.
-func realURL(t *testing.T) string {
+// openReal opens a fresh prefix on a real server.
+func openReal(t *testing.T, srv *s3server.Server) *Store {
 	t.Helper()
-	url := os.Getenv("ANNALS_TEST_S3")
-	if url == "" {
-		t.Skip("ANNALS_TEST_S3 holds no s3:// URL of a server to test against")
-	}
-	return url
-}
-
-// openReal opens a fresh prefix on that server.
-func openReal(t *testing.T) *Store {
-	t.Helper()
-	url := realURL(t)
-	t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
-	opts, err := ParseURL(url)
+	opts, err := ParseURL(srv.URL(randomName(t)))
 	require.NoError(t, err)
-	opts.Prefix = strings.TrimPrefix(opts.Prefix+"/test-"+randomName(t), "/")
 	s, err := Open(t.Context(), opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { clean(t, s) })
@@ -125,12 +112,12 @@ func openReal(t *testing.T) *Store {
 }
 
 func TestConformanceServer(t *testing.T) {
-	realURL(t)
-	storetest.RunServer(t, func(t *testing.T) objstore.Store { return openReal(t) })
+	srv := s3server.Start(t)
+	storetest.RunServer(t, func(t *testing.T) objstore.Store { return openReal(t, srv) })
 }
 
 func TestF26AbandonedUploadsServer(t *testing.T) {
-	s := openReal(t)
+	s := openReal(t, s3server.Start(t))
 	for _, name := range []string{"a", "b/c"} {
 		_, err := s.createUpload(t.Context(), request{verb: "put", name: name})
 		require.NoError(t, err)

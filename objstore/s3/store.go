@@ -38,6 +38,7 @@ type Store struct {
 	opts   Options // with defaults
 	client *awss3.Client
 	root   string // "" or Prefix + "/"
+	sent   sentCounts
 
 	etagsOpaque atomic.Bool // ETags of single-part objects are not their MD5: see tornAnswer
 }
@@ -56,13 +57,13 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 	cause := fmt.Errorf("no answer for %v", opts.OpenTimeout)
 	bounded, cancel := context.WithTimeoutCause(ctx, opts.OpenTimeout, cause)
 	defer cancel()
-	client, err := newClient(bounded, opts)
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", opts, err)
-	}
-	s := &Store{opts: opts, client: client}
+	s := &Store{opts: opts}
 	if opts.Prefix != "" {
 		s.root = opts.Prefix + "/"
+	}
+	var err error
+	if s.client, err = newClient(bounded, opts, &s.sent); err != nil {
+		return nil, fmt.Errorf("open %s: %w", opts, err)
 	}
 	if _, err := s.probe(bounded, "check the bucket"); err != nil {
 		if bounded.Err() != nil && ctx.Err() == nil {

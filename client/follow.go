@@ -1,0 +1,284 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/annalsdb/annals/wire"
+)
+
+// Stream says what to follow: the records of one key, or of all keys with a prefix, from
+// a sequence on.
+type Stream struct {
+	Key    []byte
+	Prefix bool // all keys that begin with Key, those that are yet to come too
+	// Start is the first sequence.
+	Start uint64
+	// AtCursor starts a key at its stored cursor of FollowOptions.Consumer, or at 0 if it
+	// has none, instead of at Start. It means nothing for a prefix: cursors are of keys.
+	AtCursor bool
+}
+
+// FollowedRecord is one record of a stream.
+type FollowedRecord struct {
+	Key []byte
+	Value
+	// Next is where to go on with this key: the sequence behind this one.
+	Next uint64
+}
+
+// FollowOptions of Follow.
+type FollowOptions struct {
+	// Consumer is whose cursors AtCursor means.
+	Consumer string
+	// OnRetry, when not nil, is called before the Follower connects again: with why it
+	// has to, and after which wait.
+	OnRetry func(err error, wait time.Duration)
+}
+
+// Bounds of following.
+const (
+	// silence is how long a server says nothing at most, three times over: it sends a sign
+	// of life every 15 s.
+	silence = 45 * time.Second
+	// The waits before a connection is made again, for random times around them.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 10 * time.Second
+)
+
+// Follower returns the records of streams, those that are there and then those that come, for as
+// long as its context allows: a connection that is lost, or a server that is not ready, is
+// tried again from where it was. The records of one key come in sequence order, none missing,
+// none twice, however often that happens; records of different keys come in any order.
+//
+// It keeps a cursor for each key of which records came since the server last said up to where all
+// keys are complete, which it does every 15 seconds or sooner. Not safe for use by several
+// goroutines.
+type Follower struct {
+	c       *Client
+	ctx     context.Context
+	o       FollowOptions
+	streams []Stream
+	err     error
+
+	complete uint64            // every record of all streams below it was returned
+	next     map[string]uint64 // by key, where above complete
+
+	silence, firstRetry time.Duration // as the constants say, but for tests
+}
+
+// Follow follows the streams, one at least. Nothing is sent before All is used.
+func (c *Client) Follow(ctx context.Context, o FollowOptions, streams ...Stream) *Follower {
+	return &Follower{c: c, ctx: ctx, o: o, streams: streams, next: make(map[string]uint64), silence: silence, firstRetry: firstRetry}
+}
+
+// All yields records as they come. It ends when the context ends, and when the server
+// refuses the request as wrong; Err then says why. The loop may be left early and All called
+// again: it goes on behind the last record.
+func (f *Follower) All() iter.Seq[FollowedRecord] {
+	return func(yield func(FollowedRecord) bool) {
+		f.err = nil
+		wait := f.firstRetry
+		for {
+			began := f.returned()
+			left, err := f.once(yield)
+			if left {
+				return
+			}
+			if f.returned() != began {
+				wait = f.firstRetry // it works in principle
+			}
+			if f.err = f.final(err); f.err != nil {
+				return
+			}
+			pause := wait/2 + rand.N(wait) // so that not all come back at once
+			var answer *Error
+			if errors.As(err, &answer) {
+				pause = max(pause, answer.RetryAfter)
+			}
+			if f.o.OnRetry != nil {
+				f.o.OnRetry(err, pause)
+			}
+			select {
+			case <-f.ctx.Done():
+				f.err = fmt.Errorf("follow: %w", f.ctx.Err())
+				return
+			case <-time.After(pause):
+			}
+			wait = min(2*wait, lastRetry)
+		}
+	}
+}
+
+// Err returns why All ended; nil if its loop was left.
+func (f *Follower) Err() error { return f.err }
+
+// Cursor returns a sequence below which every record of the streams was returned: a Start to
+// go on with later, for all of them. Records at or above it may have been returned too; for a single key
+// none was.
+func (f *Follower) Cursor() uint64 {
+	if len(f.streams) == 1 && !f.streams[0].Prefix {
+		return max(f.complete, f.next[string(f.streams[0].Key)])
+	}
+	return f.complete
+}
+
+// returned changes with whatever a server sent.
+func (f *Follower) returned() [2]uint64 { return [2]uint64{f.complete, f.newest()} }
+
+func (f *Follower) newest() (n uint64) {
+	for _, next := range f.next {
+		n = max(n, next)
+	}
+	return n
+}
+
+// final returns why it makes no sense to try again, or nil.
+func (f *Follower) final(err error) error {
+	if ctxErr := f.ctx.Err(); ctxErr != nil {
+		return fmt.Errorf("follow: %w", ctxErr)
+	}
+	var answer *Error
+	if errors.As(err, &answer) && answer.Status >= 400 && answer.Status < 500 {
+		switch answer.Status {
+		case http.StatusRequestTimeout, http.StatusTooManyRequests, statusClientGone:
+		default:
+			return fmt.Errorf("follow: %w", err)
+		}
+	}
+	return nil
+}
+
+// once connects once, and yields what comes. It reports whether the loop was left.
+func (f *Follower) once(yield func(FollowedRecord) bool) (left bool, err error) {
+	ctx, cancel := context.WithCancelCause(f.ctx)
+	defer cancel(nil)
+	alive := time.AfterFunc(f.silence, func() { cancel(errSilent) })
+	defer alive.Stop()
+	req, err := f.request(ctx)
+	if err != nil {
+		return false, err
+	}
+	answer, err := f.c.http.Do(req)
+	if err != nil {
+		return false, causeOf(ctx, err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return false, errorOf(answer)
+	}
+	in := newItems(&signs{answer.Body, alive, f.silence})
+	for {
+		item, err := in.next()
+		switch {
+		case err != nil:
+			return false, causeOf(ctx, err)
+		case item.End != nil:
+			return false, fmt.Errorf("the stream ended: %s", item.End.Message)
+		case item.Key == nil:
+			f.completed(item.Next)
+		case f.fresh(&item):
+			v := Value{Sequence: item.Sequence, Timestamp: item.TimestampMs, Value: item.Value}
+			if !yield(FollowedRecord{Key: item.Key, Value: v, Next: item.Next}) {
+				return true, nil
+			}
+		}
+	}
+}
+
+var errSilent = errors.New("the server is silent for too long")
+
+// causeOf says why a request was cut off, if it was.
+func causeOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	if err == io.EOF {
+		return errors.New("the stream ended")
+	}
+	return err
+}
+
+// signs is a body of which every byte is a sign of life. The timer runs while it is read.
+type signs struct {
+	io.Reader
+	alive   *time.Timer
+	silence time.Duration
+}
+
+func (s *signs) Read(p []byte) (int, error) {
+	s.alive.Reset(s.silence)
+	defer s.alive.Stop()
+	return s.Reader.Read(p)
+}
+
+// completed takes in that every record below next was returned.
+func (f *Follower) completed(next uint64) {
+	if next <= f.complete {
+		return
+	}
+	f.complete = next
+	for key, n := range f.next {
+		if n <= next {
+			delete(f.next, key)
+		}
+	}
+}
+
+// fresh takes in a record, and reports whether it was not returned before.
+func (f *Follower) fresh(item *wire.StreamItem) bool {
+	if item.Sequence < max(f.complete, f.next[string(item.Key)]) {
+		return false
+	}
+	f.next[string(item.Key)] = item.Next
+	return true
+}
+
+// request asks for what was not yet returned. One key is followed by an event stream,
+// which proxies know; all else by POST /follow.
+func (f *Follower) request(ctx context.Context) (*http.Request, error) {
+	if len(f.streams) == 1 && !f.streams[0].Prefix && !f.streams[0].AtCursor {
+		q := url.Values{"key_b64": {encodeKey(f.streams[0].Key)}, "follow": {"true"}}
+		setUint(q, "start_seq", max(f.streams[0].Start, f.Cursor()))
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.c.base+"/api/v1/log/scan?"+q.Encode(), nil)
+		if err == nil {
+			req.Header.Set("Accept", wire.TypeEvents)
+		}
+		return req, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, f.c.base+"/api/v1/log/follow", bytes.NewReader(f.body()))
+	if err == nil {
+		req.Header.Set("Content-Type", wire.TypeJSON)
+		req.Header.Set("Accept", wire.TypeLines)
+	}
+	return req, err
+}
+
+// body is the request's body, with the streams' cursors as they are now.
+func (f *Follower) body() []byte {
+	var b wire.FollowBody
+	for _, s := range f.streams {
+		w := wire.FollowStream{Key: s.Key, Start: max(s.Start, f.complete), Given: true}
+		if s.Prefix {
+			b.Prefixes = append(b.Prefixes, w)
+			continue
+		}
+		next, came := f.next[string(s.Key)]
+		w.Start = max(w.Start, next)
+		// The stored cursor may lie above what is complete for all, and still holds.
+		w.Given = !s.AtCursor || came
+		b.Streams = append(b.Streams, w)
+	}
+	if f.o.Consumer != "" {
+		b.Consumer = &f.o.Consumer
+	}
+	return b.AppendJSON(nil)
+}

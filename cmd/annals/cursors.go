@@ -1,0 +1,220 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/annalsdb/annals/client"
+	"github.com/annalsdb/annals/wire"
+)
+
+const cursorsLong = `Shows and changes where consumers go on. A cursor belongs to a consumer and a key: the sequence that it reads next.`
+
+const cursorsForm = `Each cursor is printed on a line, the sequence first:
+
+  17 user-17
+
+Keys that hold anything but plain characters are quoted. With --json one object a line:
+
+  {"nextSequence":17,"key":"user-17"}
+
+A key that is not UTF-8 text is given as base64 instead, as "keyB64".`
+
+func newCursors(p *process) *cobra.Command {
+	root := &cobra.Command{Use: "cursors", Short: "Show and change where consumers go on", Long: cursorsLong, Args: cobra.ArbitraryArgs}
+	root.RunE = func(_ *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return &usageError{[]string{"one of list, get, set and delete is missing"}}
+		}
+		return &usageError{[]string{fmt.Sprintf("unknown command %q", args[0])}}
+	}
+	root.AddCommand(newCursorsList(p), newCursorsGet(p), newCursorsSet(p), newCursorsDelete(p))
+	return root
+}
+
+// cursorsConfig is what the flags of all these commands say.
+type cursorsConfig struct {
+	server string
+	json   bool
+	force  bool
+	all    bool
+}
+
+// cursorsCommand builds one of them. do gets a client, whose calls the context
+// bounds, and where to print.
+func cursorsCommand(p *process, c *cursorsConfig, cmd *cobra.Command, arguments []string, define func(*settings),
+	check func(*settings, []string), do func(ctx context.Context, api *client.Client, out *bufio.Writer, args []string) error) *cobra.Command {
+	withServer := func(s *settings) {
+		addServerFlag(s, &c.server)
+		define(s)
+	}
+	return newCommand(p, cmd, arguments, withServer, func(*settings) {}, func(s *settings, args []string) error {
+		if check(s, args); len(s.faults) > 0 {
+			return &usageError{s.faults}
+		}
+		api, err := client.New(c.server, client.Options{})
+		if err != nil {
+			return failf("%w", err)
+		}
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		out := bufio.NewWriterSize(p.stdout, outputBufferBytes)
+		if err := do(ctx, api, out, args); err != nil {
+			_ = out.Flush()
+			return failf("%w", err)
+		}
+		if err := out.Flush(); err != nil {
+			return failf("write output: %w", err)
+		}
+		return nil
+	})
+}
+
+// checkConsumer records what is wrong with the first argument.
+func checkConsumer(s *settings, args []string) {
+	if err := wire.ValidateConsumer(args[0]); err != nil {
+		s.fault("%v", err)
+	}
+}
+
+func (c *cursorsConfig) defineJSON(s *settings) {
+	s.flags.BoolVar(&c.json, "json", false, "print one JSON object a line")
+}
+
+func newCursorsList(p *process) *cobra.Command {
+	var c cursorsConfig
+	cmd := &cobra.Command{Use: "list [flags]", Short: "Print the consumers that have cursors, one a line"}
+	return cursorsCommand(p, &c, cmd, nil, func(*settings) {}, func(*settings, []string) {},
+		func(ctx context.Context, api *client.Client, out *bufio.Writer, _ []string) error {
+			for o := (client.ConsumersOptions{Limit: wire.MaxCursors}); ; {
+				ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+				page, err := api.Consumers(ctx, o)
+				cancel()
+				if err != nil {
+					return err
+				}
+				for _, name := range page.Consumers {
+					fmt.Fprintln(out, name) // the error sticks until Flush
+				}
+				if page.Next == "" {
+					return nil
+				}
+				o.After = page.Next
+			}
+		})
+}
+
+func newCursorsGet(p *process) *cobra.Command {
+	var c cursorsConfig
+	cmd := &cobra.Command{Use: "get [flags] CONSUMER [KEY...]", Short: "Print a consumer's cursors, of all keys or of some"}
+	cmd.Long = cmd.Short + ".\n\n" + cursorsForm
+	return cursorsCommand(p, &c, cmd, []string{"CONSUMER", "[KEY...]"}, c.defineJSON, checkConsumer,
+		func(ctx context.Context, api *client.Client, out *bufio.Writer, args []string) error {
+			if len(args) > 1 {
+				ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+				defer cancel()
+				cursors, err := api.CursorsOf(ctx, args[0], keysOf(args[1:])...)
+				c.print(out, cursors)
+				return err
+			}
+			for o := (client.CursorsOptions{Limit: wire.MaxCursors}); ; {
+				ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+				page, err := api.Cursors(ctx, args[0], o)
+				cancel()
+				if err != nil {
+					return err
+				}
+				c.print(out, page.Cursors)
+				if page.Next == nil {
+					return nil
+				}
+				o.After = page.Next
+			}
+		})
+}
+
+func newCursorsSet(p *process) *cobra.Command {
+	var c cursorsConfig
+	cmd := &cobra.Command{Use: "set [flags] CONSUMER KEY SEQUENCE",
+		Short: "Move a consumer's cursor forward, and print the one that is in force then"}
+	cmd.Long = cmd.Short + ".\n\n" + cursorsForm
+	parse := parseCount(0, math.MaxUint64)
+	define := func(s *settings) {
+		c.defineJSON(s)
+		s.flags.BoolVar(&c.force, "force", false, "move it backward, too")
+	}
+	check := func(s *settings, args []string) {
+		checkConsumer(s, args)
+		if _, err := parse(args[2]); err != nil {
+			s.fault("SEQUENCE: %v", err)
+		}
+	}
+	return cursorsCommand(p, &c, cmd, []string{"CONSUMER", "KEY", "SEQUENCE"}, define, check,
+		func(ctx context.Context, api *client.Client, out *bufio.Writer, args []string) error {
+			next, err := parse(args[2])
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+			defer cancel()
+			cursors, err := api.SetCursors(ctx, args[0], []client.Cursor{{Key: []byte(args[1]), Next: next}}, c.force)
+			c.print(out, cursors)
+			return err
+		})
+}
+
+func newCursorsDelete(p *process) *cobra.Command {
+	var c cursorsConfig
+	cmd := &cobra.Command{Use: "delete [flags] CONSUMER [KEY...]", Short: "Delete a consumer's cursors of some keys, or all of them"}
+	define := func(s *settings) {
+		s.flags.BoolVar(&c.all, "all", false, "delete all cursors of the consumer; needed where no KEY is given")
+	}
+	check := func(s *settings, args []string) {
+		checkConsumer(s, args)
+		switch keys := len(args) - 1; {
+		case keys == 0 && !c.all:
+			s.fault("KEY is missing; --all deletes all cursors of the consumer")
+		case keys > 0 && c.all:
+			s.fault("--all and KEY exclude each other")
+		}
+	}
+	return cursorsCommand(p, &c, cmd, []string{"CONSUMER", "[KEY...]"}, define, check,
+		func(ctx context.Context, api *client.Client, _ *bufio.Writer, args []string) error {
+			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+			defer cancel()
+			if c.all {
+				return api.DeleteConsumer(ctx, args[0])
+			}
+			return api.DeleteCursors(ctx, args[0], keysOf(args[1:])...)
+		})
+}
+
+func keysOf(args []string) [][]byte {
+	keys := make([][]byte, len(args))
+	for i, a := range args {
+		keys[i] = []byte(a)
+	}
+	return keys
+}
+
+// print writes cursors, one a line. What fails is reported when out is flushed.
+func (c *cursorsConfig) print(out io.Writer, cursors []client.Cursor) {
+	for _, cur := range cursors {
+		if !c.json {
+			fmt.Fprintf(out, "%d %s\n", cur.Next, shellQuote(cur.Key))
+			continue
+		}
+		line := strconv.AppendUint([]byte(`{"nextSequence":`), cur.Next, 10)
+		line = appendJSONMember(line, "key", cur.Key)
+		fmt.Fprintf(out, "%s}\n", line)
+	}
+}

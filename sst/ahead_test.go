@@ -1,0 +1,266 @@
+package sst
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/annalsdb/annals/internal/base"
+)
+
+// background runs what readers want to have done in the background.
+type background struct {
+	sync.WaitGroup
+	ctx     context.Context
+	started int // by one goroutine
+	refuse  func() bool
+}
+
+func (b *background) Run(f func(context.Context)) bool {
+	if b.refuse != nil && b.refuse() {
+		return false
+	}
+	b.started++
+	b.Go(func() { f(b.ctx) })
+	return true
+}
+
+// backgroundFunc takes all.
+type backgroundFunc func(f func(context.Context))
+
+func (b backgroundFunc) Run(f func(context.Context)) bool { b(f); return true }
+
+func openAhead(t testing.TB, body []byte, info Info, o ReaderOptions) (*Reader, *memSource, *background) {
+	t.Helper()
+	opts, src := readerOptions(body, info)
+	b := &background{ctx: context.Background()}
+	opts.Cache, opts.ReadAhead, opts.Background = o.Cache, o.ReadAhead, b
+	r, err := Open(context.Background(), opts)
+	require.NoError(t, err)
+	src.take(info.MetaOffset)
+	return r, src, b
+}
+
+// With reading ahead a scan returns the same, and reads the same ranges, whatever the cache does
+// and whether the background takes it or not.
+func TestReadAheadChangesNothing(t *testing.T) {
+	recs, body, info := hotTable(300, 3000)
+	want := ofKey(recs, []byte("warm"), base.All())
+	started := 0
+	for seed := range uint64(10) {
+		rnd := rand.New(rand.NewPCG(seed, 2))
+		var cache Cache
+		if seed%2 == 0 {
+			cache = newLossyCache(seed)
+		}
+		opts := ReaderOptions{Cache: cache, ReadAhead: 1 + rnd.Int64N(100<<10)}
+		r, src, b := openAhead(t, body, info, opts)
+		b.refuse = func() bool { return rnd.IntN(4) == 0 }
+		from, to := rnd.IntN(len(want)/2), len(want)-rnd.IntN(len(want)/4)
+		rng := base.Range{Start: want[from].Sequence, End: want[to-1].Sequence + 1}
+		requireRecords(t, want[from:to], collect(t, r.Scan([]byte("warm"), rng, Hint{})))
+		b.Wait()
+		started += b.started
+		ahead := src.reads
+		if cache == nil {
+			plain, src := open(t, body, info, nil)
+			plain.opts.ReadAhead = opts.ReadAhead
+			src.take(info.MetaOffset)
+			requireRecords(t, want[from:to], collect(t, plain.Scan([]byte("warm"), rng, Hint{})))
+			require.Equal(t, src.reads, ahead)
+		}
+		var got []base.Record
+		for _, rec := range collect(t, r.ScanBackward([]byte("warm"), rng, Hint{})) {
+			got = append([]base.Record{rec}, got...)
+		}
+		requireRecords(t, want[from:to], got)
+	}
+	require.NotZero(t, started)
+}
+
+// A scan reads ahead once it has gone on beyond its first read, one read at a time, and not
+// beyond what the hint asks for.
+func TestReadAheadBegins(t *testing.T) {
+	_, body, info := hotTable(1000, 12_000)
+	for _, c := range []struct {
+		hint    Hint
+		records int // returned
+		reads   int // sent then
+	}{
+		{Hint{}, 0, 0},
+		{Hint{}, 1, 1},
+		{Hint{}, 900, 1},  // about 1000 records a MiB, at 1 MiB a read
+		{Hint{}, 1200, 3}, // the second, and one ahead
+		{Hint{}, 2500, 4}, // the third, and one ahead
+		{Hint{}, 9600, 9}, // the end
+		{Hint{Records: 1500}, 1400, 2},
+		{Hint{Bytes: 1_500_000}, 1400, 2},
+		{Hint{Records: 2500}, 1400, 3},
+		{Hint{Bytes: 2_500_000}, 1400, 3},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			r, src, b := openAhead(t, body, info, ReaderOptions{})
+			it := r.Scan([]byte("warm"), base.All(), c.hint)
+			for range c.records {
+				_, ok, err := it.Next(context.Background())
+				require.NoError(t, err)
+				require.True(t, ok)
+			}
+			b.Wait()
+			require.Len(t, src.reads, c.reads)
+		})
+	}
+}
+
+// What fails in the background is the scan's error, after the records before it.
+func TestReadAheadFails(t *testing.T) {
+	recs, body, info := hotTable(1000, 12_000)
+	want := ofKey(recs, []byte("warm"), base.All())
+	ctx := context.Background()
+	broken := errors.New("broken")
+	for name, fail := range map[string]func(*memSource, *background) (after func() error){
+		"read": func(src *memSource, b *background) func() error {
+			return func() error {
+				b.Wait()
+				src.mu.Lock()
+				defer src.mu.Unlock()
+				src.body = nil // later reads are outside of it
+				return nil
+			}
+		},
+		"context": func(src *memSource, b *background) func() error {
+			ctx, cancel := context.WithCancelCause(ctx)
+			b.ctx = ctx
+			return func() error {
+				b.Wait()
+				cancel(broken)
+				return context.Canceled
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, src, b := openAhead(t, body, info, ReaderOptions{})
+			after := fail(src, b)
+			it := r.Scan([]byte("warm"), base.All(), Hint{})
+			n := 0
+			var cause error
+			for {
+				rec, ok, err := it.Next(ctx)
+				if err != nil {
+					if cause != nil {
+						require.ErrorIs(t, err, cause)
+					}
+					_, _, again := it.Next(ctx)
+					require.Equal(t, err, again)
+					break
+				}
+				require.True(t, ok, "the scan ends early")
+				require.Equal(t, want[n].Sequence, rec.Sequence)
+				if n++; n == 1200 {
+					cause = after()
+				}
+			}
+			require.Greater(t, n, 1200)
+			require.Less(t, n, len(want))
+		})
+	}
+	t.Run("waiting", func(t *testing.T) {
+		r, _, _ := openAhead(t, body, info, ReaderOptions{})
+		var pending func(context.Context)
+		r.opts.Background = backgroundFunc(func(f func(context.Context)) { pending = f })
+		it := r.Scan([]byte("warm"), base.All(), Hint{})
+		for pending == nil {
+			_, ok, err := it.Next(ctx)
+			require.NoError(t, err)
+			require.True(t, ok)
+		}
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		var err error
+		for err == nil {
+			_, _, err = it.Next(ended)
+		}
+		require.ErrorIs(t, err, context.Canceled, "nobody waits for what does not come")
+		pending(ctx)
+	})
+}
+
+// After Prime the first record needs no read, unless it is too large to be fetched before its turn.
+func TestPrime(t *testing.T) {
+	recs, body, info := hotTable(1000, 600)
+	ctx := context.Background()
+	want := ofKey(recs, []byte("warm"), base.All())
+	for _, cache := range []Cache{nil, newMapCache()} {
+		for _, most := range []int64{0, 1 << 10, 100 << 10, math.MaxInt64} {
+			for _, hint := range []Hint{{}, {Records: 10}} {
+				for _, backward := range []bool{false, true} {
+					r, src := open(t, body, info, cache)
+					src.take(info.MetaOffset)
+					it := r.newIter([]byte("warm"), base.All(), hint, backward)
+					require.NoError(t, it.Prime(ctx, most))
+					primed := len(src.reads)
+					if most < 20<<10 || most < math.MaxInt64 && hint == (Hint{}) {
+						require.Zero(t, primed)
+					}
+					require.NoError(t, it.Prime(ctx, most), "again")
+					rec, ok, err := it.Next(ctx)
+					require.NoError(t, err)
+					require.True(t, ok)
+					first := want[0]
+					if backward {
+						first = want[len(want)-1]
+					}
+					require.Equal(t, first.Sequence, rec.Sequence)
+					require.LessOrEqual(t, len(src.reads), 1)
+					if most == math.MaxInt64 {
+						require.Equal(t, primed, len(src.reads))
+					}
+					require.Len(t, collect(t, it), len(want)-1)
+				}
+			}
+		}
+	}
+	r, src := open(t, body, info, nil)
+	src.take(info.MetaOffset)
+	for _, it := range []*Iter{r.Scan([]byte("absent"), base.All(), Hint{}), r.Scan([]byte("warm"), base.Range{Start: 5, End: 5}, Hint{})} {
+		require.NoError(t, it.Prime(ctx, math.MaxInt64))
+		require.Empty(t, collect(t, it))
+	}
+	src.body = nil
+	it := r.Scan([]byte("warm"), base.All(), Hint{})
+	err := it.Prime(ctx, math.MaxInt64)
+	require.Error(t, err)
+	_, _, again := it.Next(ctx)
+	require.Equal(t, err, again)
+}
+
+// Who knows that a key is in a table saves the read of the filter, and if wrong gets nothing more.
+func TestSkipFilter(t *testing.T) {
+	recs, body, info := largeTable(t)
+	ctx := context.Background()
+	for i := 0; i < len(recs); i += 5003 {
+		opts, src := readerOptions(body, info)
+		opts.SkipFilter = true
+		r, err := Open(ctx, opts)
+		require.NoError(t, err)
+		require.Len(t, collect(t, r.Scan(recs[i].Key, base.All(), Hint{})), 1)
+		meta, data := src.take(info.MetaOffset)
+		require.LessOrEqual(t, meta, 2)
+		require.Equal(t, 1, data)
+		absent := fmt.Appendf(nil, "%s?", recs[i].Key)
+		require.Empty(t, collect(t, r.Scan(absent, base.All(), Hint{})))
+		require.Empty(t, collect(t, r.ScanBackward(absent, base.All(), Hint{})))
+		n, err := r.Count(ctx, absent, base.All())
+		require.NoError(t, err)
+		require.Zero(t, n)
+		_, ok, err := r.SeekTimestamp(ctx, absent, base.All(), 0)
+		require.NoError(t, err)
+		require.False(t, ok)
+	}
+}
