@@ -43,7 +43,9 @@ var table = map[string]rule{
 	// Processes that tests start, kill and pause.
 	"internal/child": {},
 	// Runs every fuzz target; it knows none of the packages.
+	"internal/fuzzall": {},
 	// Breaks the guards of the others, as text.
+	"internal/mutants": {},
 
 	"objstore":           {},
 	"objstore/mem":       {imports: []string{"objstore"}},
@@ -76,7 +78,9 @@ var table = map[string]rule{
 
 	"fuzz": {imports: []string{"internal/base", "objstore", "memtable", "sst", "wal", "manifest", "compaction", "engine", "state"}},
 	// Judges what clients of any server saw: it knows nothing of the code that it judges.
+	"fuzz/history": {},
 	// Drives the built program, over HTTP.
+	"fuzz/process": {tests: []string{"client", "engine", "fuzz/history", "internal/child", "objstore/s3", "wire"}},
 }
 
 // libraries that only some packages may import, whatever the file. The packages
@@ -88,6 +92,7 @@ var libraries = map[string][]string{
 	"github.com/stretchr/testify":        nil,
 	"pgregory.net/rapid":                 nil,
 	"google.golang.org/protobuf/":        {"compaction", "engine", "manifest", "wire", "server", "client", "fuzz"},
+	"github.com/anishathalye/porcupine":  {"fuzz/history"},
 	"github.com/maypok86/otter/":         {"engine"},
 	"github.com/klauspost/compress/zstd": {"sst", "manifest", "state"},
 }

@@ -1,0 +1,96 @@
+package mutants
+
+// The write-ahead log: uploads, fences, replay.
+var walMutants = []mutant{
+	{
+		name: "wal: the checksum of an object is not compared",
+		file: "wal/object.go",
+		old:  "base.Checksum(seed, d.body[:at]); got != want {",
+		new:  "base.Checksum(seed, d.body[:at]); got != want && false {",
+		pkg:  "wal", run: "TestEveryFlippedBitIsCorrupt",
+	},
+	{
+		name: "wal: objects do not have to follow one another",
+		file: "wal/chain.go",
+		old:  "case o.PrevEnd < c.End, o.ID != 1 && c.epoch != 0 && o.PrevEnd != c.End:",
+		new:  "case false:",
+		pkg:  "wal", run: "TestChain",
+	},
+	{
+		name: "wal: the first of several objects counts as landed when the last has",
+		file: "wal/uploader.go",
+		old:  "case len(u.uploads) > 0 && u.uploads[0].landed: // U3",
+		new:  "case len(u.uploads) > 0 && u.uploads[len(u.uploads)-1].landed:",
+		pkg:  "fuzz", run: "TestF6",
+	},
+	{
+		name: "wal: a refused PUT is success, and is not read back",
+		file: "wal/upload.go",
+		old:  "\t\tu.readBack(up)\n\tdefault:",
+		new:  "\t\tu.land(up, res.Time)\n\tdefault:",
+		pkg:  "fuzz", run: "TestF2R",
+	},
+	{
+		name: "wal: a refused PUT means fenced although nothing is there",
+		file: "wal/upload.go",
+		old:  "return foundNothing, nil",
+		new:  "return foundOther, ErrFenced",
+		pkg:  "fuzz", run: "TestF3",
+	},
+	{
+		name: "wal: what a read-back finds is taken for our own",
+		file: "wal/upload.go",
+		old:  "case bytes.Equal(body, up.body): //",
+		new:  "case len(body) > 0 || bytes.Equal(body, up.body): //",
+		pkg:  "fuzz", run: "TestF2R",
+	},
+	{
+		name: "wal: a PUT replaces what is there",
+		file: "wal/upload.go",
+		old:  "objstore.PutOptions{IfAbsent: true, SinglePart: true}",
+		new:  "objstore.PutOptions{SinglePart: true}",
+		pkg:  "fuzz", run: "TestF5",
+	},
+	{
+		name: "wal: a transient error is for ever",
+		file: "wal/upload.go",
+		old:  "\t\tu.retryLater(up)\n\t}\n}\n\n// retryLater",
+		new:  "\t\tu.fail(err)\n\t}\n}\n\n// retryLater",
+		pkg:  "fuzz", run: "TestF4",
+	},
+	{
+		name: "wal: a body is given back while a request may still send it",
+		file: "wal/upload.go",
+		old:  "up.reusable = up.sent == 1",
+		new:  "up.reusable = true",
+		pkg:  "wal", run: "TestUploadAnswers|TestHedge",
+	},
+	{
+		name: "fence: it is not put",
+		file: "wal/fence.go",
+		old:  "if putErr = try(ctx, f.env, put); putErr == nil {",
+		new:  "if _ = put; putErr == nil {",
+		pkg:  "fuzz", run: "TestF5",
+	},
+	{
+		name: "fence: a record object in its place is taken for it",
+		file: "wal/fence.go",
+		old:  "return o.Fence, nil",
+		new:  "return o.Fence || true, nil",
+		pkg:  "wal", run: "TestFenceGoesOnBehindRecords",
+	},
+	{
+		name: "fence: a gap that was filled once is no loss",
+		file: "wal/fence.go",
+		old:  "case !o.Fence && o.Durable >= id:",
+		new:  "case !o.Fence && o.Durable >= id && false:",
+		pkg:  "fuzz", run: "TestF14",
+	},
+	{
+		name: "replay: a missing object is the end of the log",
+		file: "wal/replay.go",
+		old:  `return 0, fmt.Errorf("replay %s: %w", name, ErrMissing)`,
+		new:  "return id, nil",
+		pkg:  "wal", run: "TestReplayMissing",
+	},
+}
