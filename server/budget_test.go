@@ -24,7 +24,7 @@ func (b *budget) claims(t *testing.T, ctx context.Context, n int64) <-chan error
 		_, err := b.await(ctx, n)
 		out <- err
 	}()
-	require.Eventually(t, func() bool { return b.waits() == before+1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return b.waits() == before+1 }, patience, time.Millisecond)
 	return out
 }
 

@@ -28,7 +28,7 @@ func (r *running) later(path string) <-chan answer {
 // waiters waits until exactly n reads wait in the log.
 func (r *running) waiters(n int64) {
 	r.t.Helper()
-	require.Eventually(r.t, func() bool { return r.db.Status().Followers == n }, 10*time.Second, time.Millisecond)
+	require.Eventually(r.t, func() bool { return r.db.Status().Followers == n }, patience, time.Millisecond)
 }
 
 func soon(t *testing.T, c <-chan answer) answer {
@@ -36,7 +36,7 @@ func soon(t *testing.T, c <-chan answer) answer {
 	select {
 	case a := <-c:
 		return a
-	case <-time.After(20 * time.Second): // far below timeout_ms of these tests
+	case <-time.After(patience): // far below timeout_ms of these tests
 		t.Fatal("no answer")
 		panic("unreachable")
 	}
@@ -114,7 +114,7 @@ func TestClientThatGoesAwayFreesItsWait(t *testing.T) {
 			r.waiters(0)
 			require.Eventually(t, func() bool {
 				return strings.Contains(r.get("/metrics").body, `http_requests_total{endpoint="/api/v1/log/scan",method="GET",status="499"} 1`)
-			}, 10*time.Second, time.Millisecond)
+			}, patience, time.Millisecond)
 		})
 	}
 }

@@ -137,7 +137,7 @@ func TestReadsWaitForMemory(t *testing.T) {
 	for _, path := range paths {
 		require.True(t, r.responses.take(r.responses.total)) // what others hold
 		c := r.later(path)
-		require.Eventually(t, func() bool { return r.responses.waits() == 1 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return r.responses.waits() == 1 }, patience, time.Millisecond)
 		require.Empty(t, c)
 		r.mustAppend("other", "readers do not stop writers")
 		r.responses.give(r.responses.total)
@@ -168,10 +168,10 @@ func TestClientThatGoesAwayLeavesTheLine(t *testing.T) {
 		_, err := r.client.Do(req)
 		failed <- err
 	}()
-	require.Eventually(t, func() bool { return r.responses.waits() == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.responses.waits() == 1 }, patience, time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-failed, context.Canceled)
-	require.Eventually(t, func() bool { return r.responses.waits() == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.responses.waits() == 0 }, patience, time.Millisecond)
 	r.responses.give(r.responses.total)
 }
 

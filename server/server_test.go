@@ -21,6 +21,9 @@ import (
 // testTime is the timestamp of every record: 2023-11-14T22:13:20Z.
 const testTime = 1700000000000
 
+// patience is how long tests wait for what takes a moment, on the slowest machine too.
+const patience = time.Minute
+
 // openDB opens a log whose wall clock stands still.
 func openDB(t testing.TB, store objstore.Store, o engine.Options) *engine.DB {
 	o.Env = base.SystemEnv()
@@ -196,7 +199,7 @@ func (r *running) mustAppend(key, value string) uint64 {
 // holdsNothing wants all memory to be given back, once the requests are over.
 func (r *running) holdsNothing() {
 	r.t.Helper()
-	require.Eventually(r.t, func() bool { return r.bodies.used() == 0 && r.responses.used() == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(r.t, func() bool { return r.bodies.used() == 0 && r.responses.used() == 0 }, patience, time.Millisecond)
 }
 
 // overBoth runs a test over HTTP/1.1 and over h2c.

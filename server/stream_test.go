@@ -137,7 +137,7 @@ func (r *running) followers(polling, events, following int64) {
 			got[k] = r.Server.following.followers[k].Load()
 		}
 		return got == [numFollowKinds]int64{polling, events, following}
-	}, 10*time.Second, time.Millisecond, "%v", &got)
+	}, patience, time.Millisecond, "%v", &got)
 }
 
 func TestEventStreamResumes(t *testing.T) {
@@ -265,7 +265,7 @@ func TestFollowMany(t *testing.T) {
 		r.followers(0, 0, 0)
 		r.waiters(0)
 		r.holdsNothing()
-		require.Eventually(t, func() bool { return r.Server.following.streams.Load() == 0 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return r.Server.following.streams.Load() == 0 }, patience, time.Millisecond)
 	})
 }
 
@@ -350,7 +350,7 @@ func TestTooManyFollowedStreams(t *testing.T) {
 	require.Contains(t, got.body, "8 keys and prefixes are followed already, and 2 more are too many")
 	all[0].cancel()
 	r.followers(0, 0, totalStreams-1)
-	require.Eventually(t, func() bool { return r.Server.following.streams.Load() == 6 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return r.Server.following.streams.Load() == 6 }, patience, time.Millisecond)
 	r.open("POST", followPath, body)
 }
 
