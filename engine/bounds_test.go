@@ -27,18 +27,20 @@ import (
 
 // A segment with MaxRuns runs is sealed whatever its size: appends go on.
 func TestMaxRunsSeals(t *testing.T) {
-	o := smallOptions()
-	o.MaxRuns = 2
-	store := newStore()
-	db := openTest(t, store, o)
-	for range 2 {
-		mustAppend(t, db, record("k", "v"))
-		require.NoError(t, db.Flush(t.Context()))
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	_, err := db.Append(ctx, []Record{record("k", "v")}, AppendOptions{})
-	require.NoError(t, err, "nothing is unflushed and the store works")
+	synctest.Test(t, func(t *testing.T) {
+		o := simulatedOptions()
+		o.MaxRuns = 2
+		store := newStore()
+		db := openTest(t, store, o)
+		for range 2 {
+			mustAppend(t, db, record("k", "v"))
+			require.NoError(t, db.Flush(t.Context()))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := db.Append(ctx, []Record{record("k", "v")}, AppendOptions{})
+		require.NoError(t, err, "nothing is unflushed and the store works")
+	})
 }
 
 // A small log that is restarted now and then goes on too.
@@ -57,43 +59,45 @@ func TestMaxRunsSealsAfterReopen(t *testing.T) {
 
 // Records without bytes are bounded by the heap that they take.
 func TestTinyRecordsAreBounded(t *testing.T) {
-	var down atomic.Bool
-	store := fault.New(newStore(), func(_ context.Context, op fault.Op) fault.Plan {
-		if down.Load() && op.Kind == fault.Put && strings.Contains(op.Name, "/sst/") {
-			return fault.Refuse(fault.ErrInjected)
+	synctest.Test(t, func(t *testing.T) {
+		var down atomic.Bool
+		store := fault.New(newStore(), func(_ context.Context, op fault.Op) fault.Plan {
+			if down.Load() && op.Kind == fault.Put && strings.Contains(op.Name, "/sst/") {
+				return fault.Refuse(fault.ErrInjected)
+			}
+			return fault.Plan{}
+		})
+		o := simulatedOptions()
+		o.MaxKeyBytes, o.MaxValueBytes, o.MaxUnflushedBytes = 100, 100, 1<<20
+		db := openTest(t, store, o)
+		down.Store(true)
+		defer down.Store(false)
+		recs := make([]Record, 10_000) // empty keys, empty values
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		for range 100 {
+			if _, err := db.Append(ctx, recs, AppendOptions{}); err != nil {
+				break
+			}
 		}
-		return fault.Plan{}
+		s := db.Status()
+		require.Less(t, s.MemtableBytes, 8*o.MaxUnflushedBytes, "unflushed bytes: %d, WAL bytes %d", s.UnflushedBytes, s.WALBytes)
 	})
-	o := smallOptions()
-	o.MaxKeyBytes, o.MaxValueBytes, o.MaxUnflushedBytes = 100, 100, 1<<20
-	db := openTest(t, store, o)
-	down.Store(true)
-	defer down.Store(false)
-	recs := make([]Record, 10_000) // empty keys, empty values
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	for range 100 {
-		if _, err := db.Append(ctx, recs, AppendOptions{}); err != nil {
-			break
-		}
-	}
-	s := db.Status()
-	require.Less(t, s.MemtableBytes, 8*o.MaxUnflushedBytes, "unflushed bytes: %d, WAL bytes %d", s.UnflushedBytes, s.WALBytes)
 }
 
 // A segment that is old but too small is sealed by the append that makes it large enough.
 func TestSealOnceLargeEnough(t *testing.T) {
-	o := smallOptions()
-	o.SegmentInterval, o.SegmentMinBytes = 50*time.Millisecond, 100
-	db := openTest(t, newStore(), o)
-	mustAppend(t, db, record("k", "v"))
-	require.Eventually(t, func() bool { // until the timer must have fired; too small to be sealed
-		db.mu.Lock()
-		defer db.mu.Unlock()
-		return db.env.Elapsed()-db.segment.since > 2*o.SegmentInterval
-	}, 10*time.Second, time.Millisecond)
-	mustAppend(t, db, record("k", strings.Repeat("v", 200)))
-	require.Eventually(t, func() bool { return db.Status().Seals == 1 }, time.Second, 10*time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		o := simulatedOptions()
+		o.SegmentInterval, o.SegmentMinBytes = 50*time.Millisecond, 100
+		db := openTest(t, newStore(), o)
+		mustAppend(t, db, record("k", "v"))
+		time.Sleep(2 * o.SegmentInterval) // simulated: the timer has fired; too small to be sealed
+		require.Zero(t, db.Status().Seals)
+		mustAppend(t, db, record("k", strings.Repeat("v", 200)))
+		synctest.Wait()
+		require.Equal(t, uint64(1), db.Status().Seals)
+	})
 }
 
 // No timer keeps a closed DB, its memtables and its cache in memory.
@@ -109,7 +113,7 @@ func TestClosedDBIsCollected(t *testing.T) {
 				require.NoError(t, db.Close(t.Context()))
 				return weak.Make(db)
 			}()
-			require.Eventually(t, func() bool { runtime.GC(); return ref.Value() == nil }, 2*time.Second, 20*time.Millisecond)
+			require.Eventually(t, func() bool { runtime.GC(); return ref.Value() == nil }, patience, 20*time.Millisecond)
 		})
 	}
 }
@@ -152,7 +156,7 @@ func TestEndedContextAppendsNothing(t *testing.T) {
 func TestBatchOfTooManyRecords(t *testing.T) {
 	db := openTest(t, newStore(), smallOptions())
 	recs := make([]Record, maxBatchRecords+1)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	_, err := db.Append(ctx, recs, AppendOptions{})
 	require.ErrorIs(t, err, ErrTooLarge)
@@ -230,34 +234,36 @@ func TestObjectLostBelowAFence(t *testing.T) {
 
 // Appends enter first come first served: small ones do not pass a large one for ever.
 func TestLargeBatchGetsIn(t *testing.T) {
-	o := smallOptions()
-	o.MaxKeyBytes, o.MaxValueBytes, o.MaxUnflushedBytes = 8, 900, 1000
-	slow := fault.New(newStore(), func(_ context.Context, op fault.Op) fault.Plan {
-		if op.Kind == fault.Put && strings.Contains(op.Name, "/sst/") {
-			return fault.Plan{Before: func(context.Context) error { time.Sleep(20 * time.Millisecond); return nil }}
-		}
-		return fault.Plan{}
-	})
-	db := openTest(t, slow, o)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-	defer cancel()
-	mustAppend(t, db, record("k", "0123456789"))
-	var small atomic.Int64
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for ctx.Err() == nil {
-			if _, err := db.Append(ctx, []Record{record("k", "0123456789")}, AppendOptions{Ack: Memory}); err == nil {
-				small.Add(1)
+	synctest.Test(t, func(t *testing.T) {
+		o := simulatedOptions()
+		o.MaxKeyBytes, o.MaxValueBytes, o.MaxUnflushedBytes = 8, 900, 1000
+		slow := fault.New(newStore(), func(_ context.Context, op fault.Op) fault.Plan {
+			if op.Kind == fault.Put && strings.Contains(op.Name, "/sst/") {
+				return fault.Plan{Before: func(context.Context) error { time.Sleep(20 * time.Millisecond); return nil }}
 			}
-			time.Sleep(2 * time.Millisecond)
-		}
+			return fault.Plan{}
+		})
+		db := openTest(t, slow, o)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		mustAppend(t, db, record("k", "0123456789"))
+		var small atomic.Int64
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := db.Append(ctx, []Record{record("k", "0123456789")}, AppendOptions{Ack: Memory}); err == nil {
+					small.Add(1)
+				}
+				time.Sleep(2 * time.Millisecond)
+			}
+		})
+		began := time.Now()
+		_, err := db.Append(ctx, []Record{record("big", strings.Repeat("x", 900)), record("big", strings.Repeat("x", 90))}, AppendOptions{})
+		cancel()
+		wg.Wait()
+		require.Less(t, db.Status().Runs, 20, "after %v, %d small batches passed it: %v", time.Since(began), small.Load(), err)
+		require.NoError(t, err, "%d small batches passed it; %d runs", small.Load(), db.Status().Runs)
 	})
-	began := time.Now()
-	_, err := db.Append(ctx, []Record{record("big", strings.Repeat("x", 900)), record("big", strings.Repeat("x", 90))}, AppendOptions{})
-	cancel()
-	wg.Wait()
-	require.Less(t, db.Status().Runs, 20, "after %v, %d small batches passed it: %v", time.Since(began), small.Load(), err)
-	require.NoError(t, err, "%d small batches passed it; %d runs", small.Load(), db.Status().Runs)
 }
 
 // StaleAfter must leave room for late looks at the head.
@@ -468,7 +474,7 @@ func TestFlushedMemoriesAreCollected(t *testing.T) {
 			}
 		}
 		return true
-	}, 2*time.Second, 20*time.Millisecond, "all is flushed, and the log is quiet: %d frozen, %d recent", len(db.frozen), len(db.recent))
+	}, patience, 20*time.Millisecond, "all is flushed, and the log is quiet: %d frozen, %d recent", len(db.frozen), len(db.recent))
 }
 
 // Bodies of WAL objects that landed leave memory.

@@ -167,7 +167,7 @@ func warm(t *testing.T, db *DB, want map[string][]string) {
 		before := db.Status().TableReads
 		requireKeys(t, db, want)
 		return db.Status().TableReads == before
-	}, 20*time.Second, time.Millisecond)
+	}, patience, time.Millisecond)
 }
 
 // A log that was restarted reads from the disk what was read before.

@@ -14,6 +14,9 @@ import (
 	"github.com/annalsdb/annals/objstore/mem"
 )
 
+// patience is how long tests wait for what takes a moment, on the slowest machine too.
+const patience = time.Minute
+
 // smallOptions make every mechanism work on little data.
 func smallOptions() Options {
 	return Options{
@@ -383,7 +386,7 @@ func TestWaitWakesOnItsKeyOnly(t *testing.T) {
 
 	done := make(chan error, 1)
 	go func() { done <- db.Wait(t.Context(), []byte("k"), From(1)) }()
-	require.Eventually(t, func() bool { return db.Status().Followers == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return db.Status().Followers == 1 }, patience, time.Millisecond)
 	mustAppend(t, db, record("other", "x"))
 	select {
 	case err := <-done:
@@ -397,7 +400,7 @@ func TestWaitWakesOnItsKeyOnly(t *testing.T) {
 	t.Run("a range that ends", func(t *testing.T) {
 		end := db.Frontier() + 1
 		go func() { done <- db.Wait(t.Context(), []byte("k"), Between(db.Frontier(), end)) }()
-		require.Eventually(t, func() bool { return db.Status().Followers == 1 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return db.Status().Followers == 1 }, patience, time.Millisecond)
 		mustAppend(t, db, record("other", "x"))
 		require.NoError(t, <-done)
 	})
@@ -408,7 +411,7 @@ func TestWaitWakesOnItsKeyOnly(t *testing.T) {
 	})
 	t.Run("close", func(t *testing.T) {
 		go func() { done <- db.Wait(context.Background(), []byte("k"), From(99)) }()
-		require.Eventually(t, func() bool { return db.Status().Followers == 1 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return db.Status().Followers == 1 }, patience, time.Millisecond)
 		require.NoError(t, db.Close(t.Context()))
 		require.ErrorIs(t, <-done, ErrClosed)
 	})

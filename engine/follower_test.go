@@ -360,7 +360,7 @@ func TestFollowersConcurrently(t *testing.T) {
 			})
 		}
 		reading.Wait()
-		require.Eventually(t, func() bool { return db.Status().Followers == 0 }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return db.Status().Followers == 0 }, patience, time.Millisecond)
 		requireEmpty(t, &db.followers)
 	}
 }

@@ -261,7 +261,7 @@ func TestDiskCacheOfIndexes(t *testing.T) {
 		require.Equal(t, clean, allResults(t, c))
 		meta, data := m.gets()
 		return meta+data == 0
-	}, 20*time.Second, time.Millisecond, "everything comes from the disk")
+	}, patience, time.Millisecond, "everything comes from the disk")
 	end()
 
 	// A file that holds wrong bytes under a right checksum, as if they were received so.

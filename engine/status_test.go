@@ -34,7 +34,7 @@ func TestDebtWithoutACompactor(t *testing.T) {
 	require.Eventually(t, func() bool {
 		c := db.Status().Compaction
 		return c.Jobs > 0 && c.Debt == 0
-	}, 30*time.Second, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 }
 
 func TestCacheBytes(t *testing.T) {

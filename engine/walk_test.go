@@ -359,7 +359,7 @@ func TestReadsLeaveNoGoroutine(t *testing.T) {
 		cancel()
 	}
 	for began := time.Now(); runtime.NumGoroutine() > before; runtime.Gosched() {
-		require.Less(t, time.Since(began), 10*time.Second, "%d goroutines", runtime.NumGoroutine()-before)
+		require.Less(t, time.Since(began), patience, "%d goroutines", runtime.NumGoroutine()-before)
 	}
 	require.Zero(t, c.tables.ahead.taken.Load())
 }
