@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"syscall"
@@ -12,13 +14,19 @@ import (
 	"github.com/annalsdb/annals/objstore/s3/s3fake"
 )
 
-// freeAddress returns one that was free a moment ago.
+// freeAddress returns one that was free a moment ago. Its port is below those that systems give to
+// outgoing connections and to whoever asks for any, of which other tests make many.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
+	for range 10 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
+		if err == nil {
+			require.NoError(t, l.Close())
+			return l.Addr().String()
+		}
+	}
+	require.FailNow(t, "no free port among ten")
+	return ""
 }
 
 // launchStalled starts a server whose store answers nothing before goOn is

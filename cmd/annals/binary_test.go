@@ -25,7 +25,7 @@ import (
 
 // patience bounds every wait for a process. A test that passes never waits that
 // long.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // dataFile is a real history: 61,221 changes to 6,852 files, in the form that
 // append reads.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -83,10 +82,7 @@ func TestAppendConnections(t *testing.T) {
 	s.Close()
 
 	// One that was never made does not, and is not waited for.
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, free.Close())
-	to, err = newOutlet(appendConfig{server: "http://" + free.Addr().String()})
+	to, err = newOutlet(appendConfig{server: "http://" + freeAddress(t)})
 	require.NoError(t, err)
 	require.ErrorAs(t, to.send(t.Context(), batch), &e)
 	require.False(t, e.retry)

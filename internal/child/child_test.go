@@ -23,7 +23,7 @@ const roleVariable = "CHILD_TEST_ROLE"
 
 // How long, and how often, a test looks for what must come.
 const (
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 	tick     = 5 * time.Millisecond
 )
 

@@ -47,7 +47,7 @@ const (
 
 // Bounds of a start.
 const (
-	patience   = 30 * time.Second // until it listens
+	patience   = 2 * time.Minute // until it listens
 	portTries  = 10
 	pollEvery  = 5 * time.Millisecond
 	dialWithin = time.Second

@@ -48,7 +48,7 @@ func TestKilledAndPaused(t *testing.T) {
 		defer cancel()
 		_, err := store.Get(ctx, "a", objstore.GetOptions{})
 		return errors.Is(err, context.DeadlineExceeded)
-	}, 30*time.Second, time.Millisecond)
+	}, 2*time.Minute, time.Millisecond)
 	require.NoError(t, s.Process().Resume())
 	require.NoError(t, put("c"))
 }
