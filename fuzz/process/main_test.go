@@ -14,7 +14,7 @@ import (
 )
 
 // patience bounds every wait for a process that is not disturbed. A run that passes never waits that long.
-const patience = 60 * time.Second
+const patience = 2 * time.Minute
 
 // variablePrefix begins the names of the variables that annals reads; none of the tester's may reach it.
 const variablePrefix = "ANNALS_"

@@ -240,7 +240,7 @@ func (w *world) judge() {
 	t := w.t
 	report, err := engine.Check(t.Context(), w.openStore(), engine.CheckOptions{})
 	require.NoError(t, err)
-	verdict := history.Check(w.history.History(), history.Options{})
+	verdict := history.Check(w.history.History(), history.Options{Timeout: 5 * patience})
 	w.report(report, verdict)
 	require.NoError(t, report.Err())
 	require.NoError(t, verdict.Err())
