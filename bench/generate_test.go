@@ -125,6 +125,8 @@ func TestFaultsOfOptions(t *testing.T) {
 	bad = good
 	bad.Appenders, bad.InFlight = 1000, 1<<30
 	require.Len(t, NewIngest(bad).Faults(), 1)
+	bad.Appenders = 16
+	require.Empty(t, NewIngest(bad).Faults(), "small appends are bounded by their number")
 }
 
 func TestSchedules(t *testing.T) {
