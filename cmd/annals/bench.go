@@ -81,8 +81,15 @@ type benchConfig struct {
 // engineFlags are the flags of serve that matter to a benchmark.
 var engineFlags = []string{
 	"read-visibility", "flush-interval", "wal-object-bytes", "memtable-bytes", "max-unflushed-bytes", "cache-bytes",
-	"disk-cache", "disk-cache-bytes", "compaction", "segment-bytes", "segment-interval", "segment-min-bytes", "retention-bytes", "gc-grace",
+	"disk-cache", "disk-cache-bytes", "compaction", "segment-bytes", "segment-interval", "segment-min-bytes", "retention-bytes", "gc-interval", "gc-grace",
 }
+
+// Nobody else reads the log of an engine in this process, so that the grace of what is no longer needed may be shorter than a server's: a
+// long run in memory could not hold it. The engine's own views must then be younger.
+const (
+	benchLeastGrace = 65 * time.Second
+	benchStaleGrace = time.Minute // by which the grace exceeds their age
+)
 
 // benchCommand is one workload's part of its command.
 type benchCommand struct {
@@ -187,6 +194,12 @@ func (c *benchConfig) checkEngine(s *settings) {
 	}
 	if folder := c.serve.engine.DiskCacheDir; c.store.holds(folder) {
 		s.fault("--disk-cache %s lies in the store's folder %s; give it a folder of its own", folder, c.store.folder)
+	}
+	switch grace := c.serve.engine.GCGrace; {
+	case grace < benchLeastGrace:
+		s.fault("--gc-grace is %v; it must be at least %v here", grace, benchLeastGrace)
+	case grace < engine.DefaultStaleAfter+benchStaleGrace:
+		c.serve.engine.StaleAfter = grace - benchStaleGrace
 	}
 	c.simulated.Head, c.simulated.Seed = c.simulated.Get, c.seed
 	c.serve.report(s, c.serve.engine.Validate())
