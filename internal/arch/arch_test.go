@@ -58,6 +58,8 @@ var table = map[string]rule{
 	"objstore/storetest":   {imports: []string{"objstore"}},
 	// Counts what the process asks of its store, for the server to show.
 	"objstore/metered": {imports: []string{"objstore"}, tests: []string{"objstore/s3"}},
+	// Makes any store as slow as S3, for benchmarks.
+	"objstore/s3sim": {imports: []string{"objstore"}, tests: []string{"objstore/metered", "objstore/s3"}},
 
 	"memtable": {imports: []string{"internal/base"}},
 	"sst":      {imports: []string{"internal/base"}},
@@ -66,13 +68,19 @@ var table = map[string]rule{
 
 	"compaction": {imports: []string{"internal/base", "objstore", "sst", "manifest"}},
 
-	"engine": {imports: []string{"internal/base", "objstore", "memtable", "sst", "wal", "manifest", "compaction", "state"}},
+	"engine": {
+		imports: []string{"internal/base", "objstore", "memtable", "sst", "wal", "manifest", "compaction", "state"},
+		tests:   []string{"objstore/metered", "objstore/s3sim"},
+	},
 
 	"state": {imports: []string{"internal/base"}},
 
 	"wire":   {},
 	"server": {imports: []string{"internal/base", "objstore", "objstore/metered", "engine", "wire"}, tests: []string{"client", "wal"}},
 	"client": {imports: []string{"wire"}, tests: []string{"engine", "server"}},
+
+	// Measures the whole, embedded and over HTTP; the command only defines its flags.
+	"bench": {imports: []string{"internal/base", "objstore", "objstore/metered", "objstore/s3sim", "engine", "server", "client", "compaction", "sst", "manifest", "wire"}},
 
 	"cmd/annals": {imports: []string{everything}},
 
@@ -91,8 +99,9 @@ var libraries = map[string][]string{
 	"github.com/prometheus/":             {"server"},
 	"github.com/stretchr/testify":        nil,
 	"pgregory.net/rapid":                 nil,
-	"google.golang.org/protobuf/":        {"compaction", "engine", "manifest", "wire", "server", "client", "fuzz"},
+	"google.golang.org/protobuf/":        {"bench", "compaction", "engine", "manifest", "wire", "server", "client", "fuzz"},
 	"github.com/anishathalye/porcupine":  {"fuzz/history"},
+	"github.com/HdrHistogram/":           {"bench"},
 	"github.com/maypok86/otter/":         {"engine"},
 	"github.com/klauspost/compress/zstd": {"sst", "manifest", "state"},
 }
