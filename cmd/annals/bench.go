@@ -188,7 +188,6 @@ func (c *benchConfig) checkEngine(s *settings) {
 	if folder := c.serve.engine.DiskCacheDir; c.store.holds(folder) {
 		s.fault("--disk-cache %s lies in the store's folder %s; give it a folder of its own", folder, c.store.folder)
 	}
-	c.simulated.Head, c.simulated.Seed = c.simulated.Get, c.seed
 	c.serve.report(s, c.serve.engine.Validate())
 	if !c.simulate {
 		for _, name := range simulationFlags {
@@ -199,8 +198,11 @@ func (c *benchConfig) checkEngine(s *settings) {
 		return
 	}
 	if err := c.simulated.Validate(); err != nil {
-		s.fault("simulated S3: %v", err)
+		for fault := range strings.SplitSeq(err.Error(), "\n") {
+			s.fault("simulated S3: %s", fault)
+		}
 	}
+	c.simulated.Head, c.simulated.Seed = c.simulated.Get, c.seed
 }
 
 // configOf returns the flags as they are in force, for the report.
