@@ -30,6 +30,9 @@ const (
 	pricedGB = 1 << 30
 	// month is what "a month" means in costs.
 	month = 30 * 24 * time.Hour
+	// enoughFlushes say how many bytes of tables were added: with fewer, it depends too much on when the first and the
+	// last one came.
+	enoughFlushes = 10
 )
 
 // Usage is what costs something.
@@ -41,8 +44,9 @@ type Usage struct {
 	Seconds float64
 	// StoredBytes are in the store at the end, as far as the manifest knows: tables, and what waits to be deleted.
 	StoredBytes uint64
-	// AddedBytes came in Seconds, and stay unless they are dropped: the tables that were flushed; if there was none, what was appended.
+	// AddedBytes came in Seconds, and stay unless they are dropped. AtMost: so many, or fewer.
 	AddedBytes uint64
+	AtMost     bool
 }
 
 // Cost is what a month would cost that is as the measured time was.
@@ -60,6 +64,7 @@ type Cost struct {
 	// A month of it adds so many bytes, which cost so much in every month in which they are kept.
 	AddedBytes   float64 `json:"added_bytes_per_month"`
 	AddedDollars float64 `json:"added_storage_dollars_per_month"`
+	AddedAtMost  bool    `json:"added_at_most,omitempty"`
 
 	// Dollars are those of requests and of StoredBytes.
 	Dollars float64 `json:"dollars_per_month"`
@@ -72,7 +77,10 @@ func (p Prices) PerMonth(u Usage) (Cost, bool) {
 	}
 	months := month.Seconds() / u.Seconds
 	puts, gets := billed(u.Requests)
-	c := Cost{Prices: p.Name, StoredBytes: u.StoredBytes, Puts: float64(puts) * months, Gets: float64(gets) * months, AddedBytes: float64(u.AddedBytes) * months}
+	c := Cost{
+		Prices: p.Name, Puts: float64(puts) * months, Gets: float64(gets) * months,
+		StoredBytes: u.StoredBytes, AddedBytes: float64(u.AddedBytes) * months, AddedAtMost: u.AtMost,
+	}
 	c.PutDollars = c.Puts / 1000 * p.Put
 	c.GetDollars = c.Gets / 1000 * p.Get
 	c.StorageDollars = float64(u.StoredBytes) / pricedGB * p.Storage
@@ -87,7 +95,11 @@ func (c *Cost) write(t *text) {
 	t.line("  PUT and LIST", fmt.Sprintf("$%.2f for %s", c.PutDollars, formatNumber(c.Puts)))
 	t.line("  GET", fmt.Sprintf("$%.2f for %s", c.GetDollars, formatNumber(c.Gets)))
 	t.line("  storage", fmt.Sprintf("$%.2f for %s", c.StorageDollars, formatBytes(float64(c.StoredBytes))))
-	t.line("  storage that it adds", fmt.Sprintf("%s a month, $%.2f in each month in which they are kept", formatBytes(c.AddedBytes), c.AddedDollars))
+	added := fmt.Sprintf("%s a month, $%.2f in each month in which they are kept", formatBytes(c.AddedBytes), c.AddedDollars)
+	if c.AddedAtMost {
+		added = "at most " + added + " (not compressed: there were too few flushes to tell)"
+	}
+	t.line("  storage that it adds", added)
 }
 
 // setCost sets the cost, if it is known what was asked of the store.
@@ -95,14 +107,14 @@ func (rep *Report) setCost(p Prices) {
 	if rep.Store == nil || rep.Log == nil {
 		return
 	}
-	added := rep.Log.FlushedBytes
-	if rep.Log.Flushes == 0 {
-		added = rep.Log.AppendedBytes // all of it is still to be flushed, and compressed: less
-	}
-	c, ok := p.PerMonth(Usage{
+	u := Usage{
 		Requests: rep.stats, Seconds: rep.Seconds,
-		StoredBytes: rep.Log.StoredBytes + rep.Log.ObsoleteBytes, AddedBytes: added,
-	})
+		StoredBytes: rep.Log.StoredBytes + rep.Log.ObsoleteBytes, AddedBytes: rep.Log.FlushedBytes,
+	}
+	if rep.Log.Flushes < enoughFlushes && rep.Log.AppendedBytes > 0 {
+		u.AddedBytes, u.AtMost = rep.Log.AppendedBytes, true
+	}
+	c, ok := p.PerMonth(u)
 	if ok {
 		rep.Cost = &c
 	}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,11 @@ func TestCostByHand(t *testing.T) {
 		{"  storage", "$2.30 for 100.0 GiB"},
 		{"  storage that it adds", "42.2 TiB a month, $993.60 in each month in which they are kept"},
 	}, said.rows)
+	u.AtMost = true
+	c, _ = ListPrices.PerMonth(u)
+	said = text{}
+	c.write(&said)
+	require.Equal(t, "at most 42.2 TiB a month, $993.60 in each month in which they are kept (not compressed: there were too few flushes to tell)", said.rows[4][1])
 
 	encoded, err := json.Marshal(c)
 	require.NoError(t, err)
@@ -114,15 +120,44 @@ func TestCostOfARun(t *testing.T) {
 	rep := Execute(t.Context(), e, w, Options{Costs: true})
 	require.Empty(t, rep.Failures)
 	require.NotNil(t, rep.Cost)
+	require.GreaterOrEqual(t, rep.Store.Mean["put"], int64(1000), "us")
 	puts, gets := billed(rep.stats)
 	require.GreaterOrEqual(t, puts, uint64(10))
 	seconds := month.Seconds()
 	require.InEpsilon(t, float64(puts)*seconds/rep.Seconds, rep.Cost.Puts, 1e-9)
 	require.InDelta(t, float64(gets)*seconds/rep.Seconds, rep.Cost.Gets, 1e-3)
+	require.True(t, rep.Cost.AddedAtMost, "nothing was flushed")
+	require.InEpsilon(t, float64(rep.Log.AppendedBytes)*seconds/rep.Seconds, rep.Cost.AddedBytes, 1e-9)
 	var said strings.Builder
 	require.NoError(t, rep.WriteText(&said))
 	require.Contains(t, said.String(), "cost of a month like this")
 
+	rep.Log.Flushes, rep.Log.FlushedBytes = enoughFlushes, 1000
+	rep.setCost(ListPrices)
+	require.False(t, rep.Cost.AddedAtMost)
+	require.InEpsilon(t, 1000*seconds/rep.Seconds, rep.Cost.AddedBytes, 1e-9)
+
 	require.Nil(t, Execute(t.Context(), e, w, Options{}).Cost, "nobody charges for it")
 	require.NoError(t, e.Close(t.Context()))
+}
+
+// The mean times of requests are known of a running server too, by its metrics.
+func TestMeanTimesOfAServer(t *testing.T) {
+	var metrics strings.Builder
+	for op := range metered.Op(metered.NumOps) {
+		for result := range metered.Result(metered.NumResults) {
+			n := 0
+			if op == metered.Get && result <= metered.NotFound {
+				n = 2
+			}
+			fmt.Fprintf(&metrics, "annals_store_requests_total{op=%q,result=%q} %d\n", op, result, n)
+		}
+	}
+	metrics.WriteString(`annals_store_request_seconds_sum{op="get"} 0.1` + "\n")
+	stats := parseMetrics(metrics.String()).store()
+	require.NotNil(t, stats)
+	var s StoreReport
+	s.set(*stats)
+	require.Equal(t, map[string]int64{"get": 25_000}, s.Mean)
+	require.Equal(t, "get 25.0ms", meanTimes(s.Mean))
 }

@@ -254,6 +254,7 @@ func (m series) store() *metered.Stats {
 			s.Ops[op].Results[result] = uint64(v)
 		}
 		s.Ops[op].Bytes = uint64(m[fmt.Sprintf(`annals_store_bytes_total{op=%q}`, op)])
+		s.Ops[op].Took = time.Duration(m[fmt.Sprintf(`annals_store_request_seconds_sum{op=%q}`, op)] * float64(time.Second))
 	}
 	s.DeletedNames = uint64(m["annals_store_deleted_names_total"])
 	s.Sent = m.sent()

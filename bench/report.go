@@ -61,6 +61,7 @@ type StoreReport struct {
 	Requests     map[string]uint64 `json:"requests"`         // by operation
 	Failed       map[string]uint64 `json:"failed,omitempty"` // of them: answers that say that something is wrong
 	Sent         map[string]uint64 `json:"sent,omitempty"`   // what was really sent, if the store tells
+	Mean         map[string]int64  `json:"mean_us"`          // the time that one took, by operation, whatever its result
 	BytesWritten uint64            `json:"bytes_written"`
 	BytesRead    uint64            `json:"bytes_read"`
 	DeletedNames uint64            `json:"deleted_names"`
@@ -233,11 +234,12 @@ func addStats(sum *metered.Stats, s metered.Stats) {
 var wrong = []metered.Result{metered.Denied, metered.NoBucket, metered.Unavailable, metered.Timeout, metered.Failed}
 
 func (s *StoreReport) set(stats metered.Stats) {
-	*s = StoreReport{Requests: make(map[string]uint64), BytesWritten: stats.Ops[metered.Put].Bytes,
+	*s = StoreReport{Requests: make(map[string]uint64), Mean: make(map[string]int64), BytesWritten: stats.Ops[metered.Put].Bytes,
 		BytesRead: stats.Ops[metered.Get].Bytes, DeletedNames: stats.DeletedNames}
 	for op := range metered.Op(metered.NumOps) {
 		if n := stats.Ops[op].Calls(); n > 0 {
 			s.Requests[op.String()] = n
+			s.Mean[op.String()] = (stats.Ops[op].Took / time.Duration(n)).Microseconds()
 		}
 		for _, result := range wrong {
 			if n := stats.Ops[op].Results[result]; n > 0 {

@@ -33,6 +33,9 @@ func (rep *Report) WriteText(w io.Writer) error {
 	t.line("memory"+of, fmt.Sprintf("%s resident, %s heap, at most", formatBytes(float64(rep.Memory.PeakRSS)), formatBytes(float64(rep.Memory.PeakHeap))))
 	if s := rep.Store; s != nil {
 		t.line("store", fmt.Sprintf("%s; %s written, %s read", counts(s.Requests), formatBytes(float64(s.BytesWritten)), formatBytes(float64(s.BytesRead))))
+		if len(s.Mean) > 0 {
+			t.line("store, mean time", meanTimes(s.Mean))
+		}
 		if len(s.Failed) > 0 {
 			t.line("store, failed", counts(s.Failed))
 		}
@@ -179,6 +182,15 @@ func ratio(a, b float64) float64 {
 		return 0
 	}
 	return a / b
+}
+
+// meanTimes writes how long requests took, by operation.
+func meanTimes(m map[string]int64) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, name+" "+formatMicros(m[name]))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // counts writes what a map counts, by name.

@@ -201,7 +201,6 @@ func (c *benchConfig) checkEngine(s *settings) {
 	case grace < engine.DefaultStaleAfter+benchStaleGrace:
 		c.serve.engine.StaleAfter = grace - benchStaleGrace
 	}
-	c.simulated.Head, c.simulated.Seed = c.simulated.Get, c.seed
 	c.serve.report(s, c.serve.engine.Validate())
 	if !c.simulate {
 		for _, name := range simulationFlags {
@@ -212,8 +211,11 @@ func (c *benchConfig) checkEngine(s *settings) {
 		return
 	}
 	if err := c.simulated.Validate(); err != nil {
-		s.fault("simulated S3: %v", err)
+		for fault := range strings.SplitSeq(err.Error(), "\n") {
+			s.fault("simulated S3: %s", fault)
+		}
 	}
+	c.simulated.Head, c.simulated.Seed = c.simulated.Get, c.seed
 }
 
 // configOf returns the flags as they are in force, for the report.
