@@ -147,7 +147,7 @@ func BenchmarkConsolidate(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/parts=%d", l.name, parts), func(b *testing.B) {
 				f, job := l.build(b)
 				r := f.runner(discard{f.store})
-				r.Env, r.MaxBufferBytes, r.parts = base.SystemEnv(), 0, parts
+				r.Env, r.MaxBufferBytes, r.Parts = base.SystemEnv(), 0, parts
 				c := newCost(b, job.Bytes)
 				var out uint64
 				for b.Loop() {
