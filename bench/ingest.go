@@ -177,10 +177,10 @@ func (w *Ingest) results(r *Run, load Load, pace Pace) {
 	if w.o.Ack == Memory && r.Embedded() != nil {
 		r.Series(r.Recorder("durable_lag"), "memory to durable")
 	}
-	r.Result("retries", "refused as overloaded, sent again", w.retries.Load(), Plain)
+	r.Result("retries", "refused as overloaded, repeated", w.retries.Load(), Plain)
 	total := load.Recorder.Total()
 	if r.Embedded() != nil {
-		r.Result("active_runs_max", "runs of the active segment, at most", w.runs, Plain)
+		r.Result("active_runs_max", "active segment's runs, at most", w.runs, Plain)
 		if total.Records > 0 {
 			r.Result("allocations_per_record", "allocations a record", float64(r.Mallocs())/float64(total.Records), Ratio)
 		}
