@@ -57,6 +57,7 @@ func TestCompact(t *testing.T) {
 	in, out, record := rep.Results["bytes_in"].(uint64), rep.Results["bytes_out"].(uint64), rep.Results["record_bytes"].(uint64)
 	require.InDelta(t, float64(in+out)/float64(record), rep.Results["write_amplification"], 1e-9)
 	require.Less(t, out, record, "values compress")
+	require.EqualValues(t, 2*out, rep.Store.BytesWritten, "what is measured is the compactions and nothing else")
 
 	var back map[string]any
 	var text strings.Builder
