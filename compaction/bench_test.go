@@ -51,6 +51,15 @@ func cpuSeconds() float64 {
 	return float64(u.Utime.Nano()+u.Stime.Nano()) / 1e9
 }
 
+// sized returns the full size of a benchmark's data; with -short, when one iteration shows that the
+// benchmark still works, a small one.
+func sized(full, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return full
+}
+
 // load is what a benchmark compacts: as many runs as a full segment has when it is sealed, each a
 // fraction of a memtable's size over the same fraction of the keys, so that keys, runs and
 // blocks have the same proportions.
@@ -107,14 +116,20 @@ func (l load) key(i int) []byte {
 	return fmt.Appendf(nil, "user/%016x", uint64(i)*0x9E3779B97F4A7C15)
 }
 
+// shortPart is by what a load is divided with -short.
+const shortPart = 32
+
+// records is how many a run has.
+func (l load) records() int { return sized(l.runBytes, l.runBytes/shortPart) / (l.size + 21) }
+
 // build writes the runs and returns the job that merges them.
 func (l load) build(b *testing.B) (*fixture, Job) {
 	f := newFixture(10, Limits{})
 	f.blockBytes = DefaultBlockBytes
-	n := l.runBytes / (l.size + 21)
+	n, keys := l.records(), max(1, sized(l.keys, l.keys/shortPart))
 	for range l.runs {
 		values := make([]byte, n*l.size)
-		f.append(b, n, func(int) []byte { return l.key(f.rng.IntN(l.keys)) }, func(i int) []byte {
+		f.append(b, n, func(int) []byte { return l.key(f.rng.IntN(keys)) }, func(i int) []byte {
 			v := values[i*l.size : (i+1)*l.size]
 			l.value(f.rng, v)
 			return v
@@ -132,7 +147,7 @@ func BenchmarkConsolidate(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/parts=%d", l.name, parts), func(b *testing.B) {
 				f, job := l.build(b)
 				r := f.runner(discard{f.store})
-				r.Env, r.MaxBufferBytes, r.parts = base.SystemEnv(), 0, parts
+				r.Env, r.MaxBufferBytes, r.Parts = base.SystemEnv(), 0, parts
 				c := newCost(b, job.Bytes)
 				var out uint64
 				for b.Loop() {
@@ -152,7 +167,7 @@ func BenchmarkConsolidate(b *testing.B) {
 func BenchmarkMemory(b *testing.B) {
 	l := loads[0]
 	rng := rand.New(rand.NewPCG(1, 1))
-	records := make([][]byte, l.runBytes*l.runs/(l.size+21))
+	records := make([][]byte, l.records()*l.runs)
 	all := make([]byte, len(records)*(l.size+21))
 	for i, at := range rng.Perm(len(records)) {
 		records[i] = all[at*(l.size+21):][:l.size+21]

@@ -158,11 +158,12 @@ func TestGroupMemoryIsBounded(t *testing.T) {
 // Building the index of one segment from the directories of its tables.
 func BenchmarkGroup(b *testing.B) {
 	for _, buffer := range []int64{DefaultBufferBytes, 2 << 20} {
-		b.Run(fmt.Sprintf("keys=1000000/buffer=%dMiB", buffer>>20), func(b *testing.B) {
+		keys := sized(1_000_000, 20_000)
+		b.Run(fmt.Sprintf("keys=%d/buffer=%dMiB", keys, buffer>>20), func(b *testing.B) {
 			g := newGrouped(23)
 			g.tableBytes = 16 << 20
-			g.manyKeys(b, 1_000_000)
-			g.benchmark(b, Plan(g.s, g.l)[0], 1_000_000, buffer)
+			g.manyKeys(b, keys)
+			g.benchmark(b, Plan(g.s, g.l)[0], float64(keys), buffer)
 		})
 	}
 }
@@ -170,16 +171,17 @@ func BenchmarkGroup(b *testing.B) {
 // Regrouping eight indexes, of keys that recur in all, and of keys that do not.
 func BenchmarkRegroup(b *testing.B) {
 	for _, recur := range []bool{true, false} {
-		b.Run(fmt.Sprintf("groups=8/keys=500000/recurring=%t", recur), func(b *testing.B) {
+		keys := sized(500_000, 10_000)
+		b.Run(fmt.Sprintf("groups=8/keys=%d/recurring=%t", keys, recur), func(b *testing.B) {
 			g := newGrouped(24)
-			hashes := randomHashes(g.rng, 500_000)
+			hashes := randomHashes(g.rng, keys)
 			for range 8 {
 				if !recur {
-					hashes = randomHashes(g.rng, 500_000)
+					hashes = randomHashes(g.rng, keys)
 				}
 				g.indexed(b, hashes, 1)
 			}
-			g.benchmark(b, newGroupJob(g.s.Groups, nil), 4_000_000, 0)
+			g.benchmark(b, newGroupJob(g.s.Groups, nil), float64(8*keys), 0)
 		})
 	}
 }

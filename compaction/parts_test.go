@@ -39,7 +39,7 @@ func TestPartsProperty(t *testing.T) {
 		job := f.job()
 		for _, parts := range []int{1, rapid.IntRange(2, 6).Draw(rt, "parts")} {
 			r := f.runner(f.store)
-			r.Env, r.parts = testEnv(uint64(parts)), parts // other names than those before
+			r.Env, r.Parts = testEnv(uint64(parts)), parts // other names than those before
 			res, err := r.Run(t.Context(), job)
 			require.NoError(rt, err)
 			f.requireRecords(rt, job, res)
@@ -55,7 +55,7 @@ func parallel(t *testing.T, hook fault.Hook) (*fixture, *Runner) {
 		f.some(t, 150, 40, 100)
 	}
 	r := f.runner(fault.New(f.store, hook))
-	r.parts = 3
+	r.Parts = 3
 	return f, r
 }
 
@@ -206,7 +206,7 @@ func TestPartsAreBalanced(t *testing.T) {
 			}
 			job := f.job()
 			r := f.runner(f.store)
-			r.parts = 4
+			r.Parts = 4
 			res, err := r.Run(t.Context(), job)
 			require.NoError(t, err)
 			require.Len(t, res.Output.Tables, 4)
@@ -225,7 +225,7 @@ func TestTablesOfPartsAreFull(t *testing.T) {
 		f.some(t, 4000, 1000, 100)
 	}
 	r := f.runner(f.store)
-	r.parts = 4
+	r.Parts = 4
 	job := f.job()
 	res, err := r.Run(t.Context(), job)
 	require.NoError(t, err)
@@ -264,7 +264,7 @@ func TestF42MemoryOfLargeValues(t *testing.T) {
 	job := f.job()
 	peak := livePeak(t, func(t *testing.T, sample fault.Hook) {
 		r := f.runner(fault.New(discard{f.store}, sample))
-		r.parts, r.MaxBufferBytes = 2, 0
+		r.Parts, r.MaxBufferBytes = 2, 0
 		_, err := r.Run(t.Context(), job)
 		require.NoError(t, err)
 	})
@@ -292,7 +292,7 @@ func TestF28MemoryOfOneKey(t *testing.T) {
 	for _, parts := range []int{1, 4} {
 		peak := livePeak(t, func(t *testing.T, sample fault.Hook) {
 			r := f.runner(fault.New(discard{f.store}, sample))
-			r.parts, r.MaxBufferBytes = parts, 0
+			r.Parts, r.MaxBufferBytes = parts, 0
 			res, err := r.Run(t.Context(), job)
 			require.NoError(t, err)
 			require.Greater(t, len(res.Output.Tables), 5)

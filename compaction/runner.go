@@ -42,7 +42,10 @@ type Runner struct {
 	// MiB. A request asks for at least 64 KiB.
 	MaxBufferBytes int64
 
-	parts int // for tests: the number of parts; 0: what the job justifies
+	// Parts is the number of key ranges that are merged at the same time. Default: as many as
+	// there are cores, and as the size of the job justifies, at most 4. Output tables share a fixed memory: more parts make
+	// smaller ones.
+	Parts int
 }
 
 // Result is what a Run did.

@@ -34,7 +34,7 @@ type sample struct {
 // bytes each: as many as there are cores, and as the size of the job justifies. A key that is larger than a part is
 // divided between two of its records.
 func (t *task) split(ctx context.Context) ([]*part, error) {
-	n := t.r.parts
+	n := t.r.Parts
 	if n == 0 {
 		n = min(runtime.GOMAXPROCS(0), maxParts, int(t.job.Stored/defaultMinPart))
 	}

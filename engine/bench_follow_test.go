@@ -143,7 +143,7 @@ func waitFor(got *atomic.Int64, n int64) {
 // BenchmarkFollowMany: 50,000 followers, each gets one record. Of keys of their own out of a million, which
 // come 1,000 in a commit; and all of the same key or prefix, in one commit.
 func BenchmarkFollowMany(b *testing.B) {
-	const crowd, keys = 50_000, 1_000_000
+	crowd, keys := sized(50_000, 5000), 1_000_000
 	order := rand.New(rand.NewPCG(1, 1)).Perm(keys)
 	perRecord := func(b *testing.B) {
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*crowd), "ns/delivery")
@@ -163,7 +163,7 @@ func BenchmarkFollowMany(b *testing.B) {
 				}
 				l.commit(recs)
 			}
-			n += crowd
+			n += int64(crowd)
 			waitFor(got, n)
 		}
 		perRecord(b)
@@ -180,7 +180,7 @@ func BenchmarkFollowMany(b *testing.B) {
 				began := time.Now()
 				l.commit(recs)
 				commits += time.Since(began)
-				n += crowd
+				n += int64(crowd)
 				waitFor(got, n)
 			}
 			perRecord(b)
@@ -191,7 +191,7 @@ func BenchmarkFollowMany(b *testing.B) {
 
 // BenchmarkCommitNobody: what a commit of 1,000 records costs when 50,000 followers wait for other keys.
 func BenchmarkCommitNobody(b *testing.B) {
-	for _, waiting := range []int{0, 50_000} {
+	for _, waiting := range []int{0, sized(50_000, 5000)} {
 		b.Run(fmt.Sprint(waiting, " waiting"), func(b *testing.B) {
 			l := newTip()
 			for i := range waiting {

@@ -82,10 +82,12 @@ func (s *traffic) gets(read func()) (data, meta int64) {
 	return s.dataGets.Load() - d, s.metaGets.Load() - m
 }
 
+// historyKeys keys have historyPerKey records each.
+func historyKeys() int { return sized(1_000_000, 10_000) }
+
 const (
-	historyRecords = 10_000_000
-	historyKeys    = 1_000_000
-	historyValue   = 184 // with a key of 16 bytes: 200
+	historyPerKey = 10
+	historyValue  = 184 // with a key of 16 bytes: 200
 )
 
 // historyOptions are the defaults made smaller, so that a log of 2 GB has several
@@ -93,9 +95,9 @@ const (
 func historyOptions() Options {
 	return Options{
 		FlushInterval: 2 * time.Millisecond,
-		MemtableBytes: 16 << 20,
-		SegmentBytes:  512 << 20,
-		TableBytes:    64 << 20,
+		MemtableBytes: int64(sized(16<<20, 160<<10)),
+		SegmentBytes:  int64(sized(512<<20, 5<<20)),
+		TableBytes:    int64(sized(64<<20, 640<<10)),
 	}
 }
 
@@ -158,11 +160,12 @@ func fillHistory(b *testing.B, db *DB) float64 {
 	}
 	const batch = 1000
 	recs := make([]Record, batch)
-	for i := 0; i < historyRecords; i += batch {
+	keys := historyKeys()
+	for i := 0; i < keys*historyPerKey; i += batch {
 		for j := range recs {
 			at := rnd.IntN(len(pool) - historyValue)
 			// A step that has no factor in common with the number of keys goes through all of them.
-			recs[j] = Record{Key: benchKey((i + j) * 611_953 % historyKeys), Value: pool[at : at+historyValue]}
+			recs[j] = Record{Key: benchKey((i + j) * 611_953 % keys), Value: pool[at : at+historyValue]}
 		}
 		for {
 			_, err := db.Append(b.Context(), recs, AppendOptions{Ack: Memory})
@@ -174,7 +177,7 @@ func fillHistory(b *testing.B, db *DB) float64 {
 			}
 		}
 	}
-	return historyRecords * (historyValue + 16)
+	return float64(keys * historyPerKey * (historyValue + 16))
 }
 
 // settle waits until there is nothing left to compact.
@@ -238,17 +241,18 @@ func readHistory(b *testing.B, store *traffic, segments int) {
 		b.ReportMetric(float64(data)/reads, name+"-data-gets")
 		b.ReportMetric(float64(meta)/reads, name+"-meta-gets")
 	}
-	key := func(i int) []byte { return benchKey(i * 4_973 % historyKeys) }
-	measure("cold", key, historyRecords/historyKeys)
-	measure("warm", key, historyRecords/historyKeys)
-	measure("absent", func(i int) []byte { return fmt.Appendf(nil, "key-%012d-", i*4_973%historyKeys) }, 0)
+	key := func(i int) []byte { return benchKey(i * 4_973 % historyKeys()) }
+	measure("cold", key, historyPerKey)
+	measure("warm", key, historyPerKey)
+	measure("absent", func(i int) []byte { return fmt.Appendf(nil, "key-%012d-", i*4_973%historyKeys()) }, 0)
 }
 
 // BenchmarkCountMillion counts the records of a key that has a million of them, in
 // compacted segments, with the index in the cache.
 func BenchmarkCountMillion(b *testing.B) {
 	o := historyOptions()
-	o.SegmentBytes = 64 << 20
+	o.SegmentBytes = int64(sized(64<<20, 640<<10))
+	batches := sized(1000, 10)
 	db, err := Open(b.Context(), mem.New(mem.Options{}), o)
 	if err != nil {
 		b.Fatal(err)
@@ -256,7 +260,7 @@ func BenchmarkCountMillion(b *testing.B) {
 	defer db.Close(b.Context())
 	hot, value := benchKey(0), halfRandom(rand.New(rand.NewPCG(1, 2)), historyValue)
 	recs := make([]Record, 1000)
-	for i := range 1000 {
+	for i := range batches {
 		for j := range recs {
 			recs[j] = Record{Key: hot, Value: value}
 		}
@@ -273,7 +277,7 @@ func BenchmarkCountMillion(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		n, err := db.Count(b.Context(), hot, All())
-		if err != nil || n != 1_000_000 {
+		if err != nil || n != uint64(batches)*1000 {
 			b.Fatal(n, err)
 		}
 	}
@@ -325,7 +329,7 @@ func ingestAt(ctx context.Context, b *testing.B, db *DB, rate, valueSize int) {
 	for ctx.Err() == nil {
 		recs := make([]Record, batch)
 		for i := range recs {
-			recs[i] = Record{Key: benchKey(rnd.IntN(historyKeys)), Value: value}
+			recs[i] = Record{Key: benchKey(rnd.IntN(historyKeys())), Value: value}
 		}
 		if _, err := db.Append(ctx, recs, AppendOptions{Ack: Memory}); err != nil && ctx.Err() == nil {
 			b.Error(err)
@@ -346,7 +350,7 @@ func pollTip(ctx context.Context, b *testing.B, db *DB, seed int, polls, records
 	for ctx.Err() == nil {
 		next := cursor
 		for range 100 {
-			it := db.Scan(ctx, benchKey(rnd.IntN(historyKeys)), From(cursor), ScanOptions{Limit: 100})
+			it := db.Scan(ctx, benchKey(rnd.IntN(historyKeys())), From(cursor), ScanOptions{Limit: 100})
 			for range it.All() {
 				records.Add(1)
 			}

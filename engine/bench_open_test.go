@@ -63,7 +63,7 @@ func growState(s *manifest.State, env *base.Env) {
 		start      = 1_700_000_000_000
 		hour       = 3_600_000
 	)
-	g := growing{env: env, records: records, size: perTable, time: start}
+	g := growing{env: env, records: records, size: perTable, bytes: 2 * perTable, keys: 1000, time: start}
 	s.Segments, s.LastTimestampMs = nil, start+1000*hour
 	for _, segments := range []int{64, 64, 64, 64, 64, 64, 1, 1, 1, 1, 1, 1} {
 		id := env.NewULID()
@@ -102,7 +102,9 @@ type growing struct {
 	env           *base.Env
 	segment       uint32
 	seq           uint64
-	records, size uint64
+	records, size uint64 // of a table: its records, its stored bytes,
+	bytes         uint64 // the record bytes in it,
+	keys          int    // and the keys that it has alone in its run
 	time          int64
 }
 
@@ -118,14 +120,14 @@ func (g *growing) run(tables int) *manifest.Run {
 	g.seq += uint64(tables) * g.records
 	r.End = g.seq
 	for i := range tables {
-		lower, upper := benchKey(i*1000), benchKey(i*1000+999)
+		lower, upper := benchKey(i*g.keys), benchKey(i*g.keys+g.keys-1)
 		r.Tables = append(r.Tables, &manifest.Table{
 			Ref: manifest.RefOf(base.ObjectID{
 				Tree: tree, Kind: base.KindSST, Role: base.RoleCompactor, Epoch: 1, Segment: g.segment, ULID: g.env.NewULID(),
 			}),
 			Size: g.size, MetaOffset: g.size - 1<<20, LowerKey: lower, UpperKey: upper,
 			FirstSequence: r.Start, LastSequence: r.End - 1, FirstTimestampMs: g.time, LastTimestampMs: g.time,
-			Records: g.records, Keys: 1000, Bytes: g.size * 2,
+			Records: g.records, Keys: uint64(g.keys), Bytes: g.bytes,
 		})
 	}
 	return r

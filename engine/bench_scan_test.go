@@ -13,7 +13,7 @@ import (
 // hold equal bytes in 1,000 and in 1,000,000 keys; warm: all blocks that it
 // needs are in the cache.
 func BenchmarkHotScan(b *testing.B) {
-	for _, keys := range []int{1000, 1_000_000} {
+	for _, keys := range []int{1000, sized(1_000_000, 10_000)} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) { benchmarkHotScan(b, keys) })
 	}
 }
@@ -22,7 +22,7 @@ func BenchmarkHotScan(b *testing.B) {
 func benchKey(i int) []byte { return fmt.Appendf(nil, "key-%012d", i) }
 
 func benchmarkHotScan(b *testing.B, keys int) {
-	const records = 2_000_000
+	records := sized(2_000_000, 20_000)
 	db, err := Open(b.Context(), mem.New(mem.Options{}), Options{FlushInterval: 2 * time.Millisecond})
 	if err != nil {
 		b.Fatal(err)

@@ -14,6 +14,15 @@ import (
 	"github.com/annalsdb/annals/objstore/mem"
 )
 
+// sized returns the full size of a benchmark's data; with -short, when one iteration shows that the
+// benchmark still works, a small one.
+func sized(full, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return full
+}
+
 // halfRandom returns values that compress about 2:1.
 func halfRandom(rnd *rand.Rand, n int) []byte {
 	v := make([]byte, n)

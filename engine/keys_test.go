@@ -173,7 +173,7 @@ func TestColdKeysOverlapRequests(t *testing.T) {
 }
 
 func BenchmarkKeys(b *testing.B) {
-	for _, tables := range []int{10, 100, 1000} {
+	for _, tables := range []int{10, 100, sized(1000, 50)} {
 		b.Run(fmt.Sprint("tables=", tables), func(b *testing.B) {
 			l := newLayout(b)
 			var runs [][]Record

@@ -12,6 +12,15 @@ import (
 
 const benchTable = 64 << 20 // bytes of heap at which a benchmark begins a new table
 
+// sized returns the full size of a benchmark's data; with -short, when one iteration shows that the
+// benchmark still works, a small one.
+func sized(full, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return full
+}
+
 // BenchmarkAddBatch adds batches of 100 records; bytes are key + value.
 func BenchmarkAddBatch(b *testing.B) {
 	const batch = 100
@@ -29,7 +38,7 @@ func BenchmarkAddBatch(b *testing.B) {
 		{"new keys/100B", 100, fresh}, {"new keys/1KiB", 1024, fresh},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
-			const rounds = 4096
+			rounds := sized(4096, 64)
 			batches := make([][]base.Record, rounds)
 			value := make([]byte, bench.value)
 			for r := range batches {
@@ -72,7 +81,7 @@ func spread(keys, perKey, valueBytes int) (*Table, [][]byte) {
 // random, whose memory is in no cache (ten records of one key lie in four
 // places), and of 1,000 keys that are.
 func BenchmarkScan(b *testing.B) {
-	table, keys := spread(1_000_000, 10, 10)
+	table, keys := spread(sized(1_000_000, 10_000), 10, 10)
 	dst := make([]base.Record, 0, 10)
 	run := func(keys [][]byte) func(b *testing.B) {
 		return func(b *testing.B) {
@@ -84,7 +93,7 @@ func BenchmarkScan(b *testing.B) {
 		}
 	}
 	// Not the order of arrival, but not cold in the benchmark's own memory.
-	cold := make([][]byte, 300_000)
+	cold := make([][]byte, sized(300_000, 3000))
 	for i, j := range rand.Perm(len(keys))[:len(cold)] {
 		cold[i] = bytes.Clone(keys[j])
 	}
@@ -97,11 +106,11 @@ func BenchmarkScan(b *testing.B) {
 
 // BenchmarkScanHot seeks in a key with four million records and reads ten.
 func BenchmarkScanHot(b *testing.B) {
-	const records = 4_000_000
+	records := uint64(sized(4_000_000, 40_000))
 	table := New()
 	recs := make([]base.Record, 1000)
-	for i := 0; i < records; i += len(recs) {
-		table.AddBatch(uint64(i), 0, recs)
+	for i := uint64(0); i < records; i += uint64(len(recs)) {
+		table.AddBatch(i, 0, recs)
 	}
 	dst := make([]base.Record, 0, 10)
 	b.Run("anywhere", func(b *testing.B) {
@@ -121,7 +130,7 @@ func BenchmarkScanHot(b *testing.B) {
 // BenchmarkKeysFrom lists 1,000 keys of a million: of a table that does not
 // change, and with 100 new keys before each listing.
 func BenchmarkKeysFrom(b *testing.B) {
-	table, keys := spread(1_000_000, 1, 10)
+	table, keys := spread(sized(1_000_000, 10_000), 1, 10)
 	began := time.Now()
 	table.KeysFrom(nil, nil, base.All(), 1)
 	first := time.Since(began)
@@ -147,7 +156,7 @@ func BenchmarkKeysFrom(b *testing.B) {
 // BenchmarkAll iterates over a frozen table of 300,000 keys with 100 bytes:
 // what a flush of 64 MiB does, once its keys are sorted.
 func BenchmarkAll(b *testing.B) {
-	table, keys := spread(300_000, 1, 100)
+	table, keys := spread(sized(300_000, 3000), 1, 100)
 	table.Freeze()
 	table.KeysFrom(nil, nil, base.All(), 1) // sorts
 	b.SetBytes(table.DataBytes())

@@ -229,7 +229,7 @@ type followBench struct {
 
 // BenchmarkFollowers measures the time from durable to delivered: what a record of 1 KiB takes from the
 // moment at which the store has it to the client's process. Both processes share the processors. One run takes
-// followSeconds; -benchtime 1x is enough. Memory is the server's: heap and stacks, while nobody gets anything.
+// followTime; -benchtime 1x is enough. Memory is the server's: heap and stacks, while nobody gets anything.
 func BenchmarkFollowers(b *testing.B) {
 	for _, f := range []followBench{
 		{"h2", 50_000, 1_000_000, 20_000},
@@ -241,11 +241,22 @@ func BenchmarkFollowers(b *testing.B) {
 		{"h2", 1, 1, 20},
 		{"h1", 1, 1, 20},
 	} {
+		f = f.sized()
 		b.Run(fmt.Sprintf("%s/followers=%d/keys=%d/rate=%d", f.form, f.followers, f.keys, f.rate), f.run)
 	}
 }
 
-const followSeconds = 15
+// sized makes a setting small with -short.
+func (f followBench) sized() followBench {
+	if testing.Short() {
+		f.followers, f.keys, f.rate = max(1, f.followers/500), max(1, f.keys/500), max(20, f.rate/10)
+	}
+	return f
+}
+
+// followTime is how long a load lasts, and followCalm how long nothing happens before it and after it.
+func followTime() time.Duration { return time.Duration(sized(15, 1)) * time.Second }
+func followCalm() time.Duration { return time.Duration(sized(2000, 200)) * time.Millisecond }
 
 func (f followBench) run(b *testing.B) {
 	store := &landings{Store: mem.New(mem.Options{})}
@@ -267,7 +278,7 @@ func (f followBench) run(b *testing.B) {
 	for db.Status().Followers < 1 {
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(time.Second)
+	time.Sleep(followCalm() / 2)
 	b.ReportMetric(float64(heapAndStacks()-before)/float64(f.followers), "B/follower")
 
 	cpu, began := processCPU(), time.Now()
@@ -276,7 +287,7 @@ func (f followBench) run(b *testing.B) {
 		due = append(due, f.load(b, db)...)
 	}
 	b.ReportMetric((processCPU()-cpu).Seconds()/time.Since(began).Seconds(), "server-cpu")
-	time.Sleep(2 * time.Second)
+	time.Sleep(followCalm())
 	require.NoError(b, stdin.Close())
 	require.NoError(b, cmd.Wait())
 	f.report(b, store.durable(db.Frontier()), due, out.Bytes())
@@ -295,7 +306,7 @@ func (f followBench) load(b *testing.B, db *engine.DB) (due []uint64) {
 	var failed error
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for i := 0; time.Since(began) < followSeconds*time.Second; i++ {
+	for i := 0; time.Since(began) < followTime(); i++ {
 		time.Sleep(time.Until(began.Add(time.Duration(i) * interval)))
 		recs, keys := make([]engine.Record, size), make([]int, size)
 		for j := range recs {
@@ -336,7 +347,7 @@ func (f followBench) report(b *testing.B, durable []int64, due []uint64, raw []b
 	require.True(b, slices.Equal(due, seqs), "%d records were due, %d came", len(due), len(seqs))
 	slices.Sort(late)
 	b.ReportMetric(0, "ns/op")
-	b.ReportMetric(float64(len(got))/followSeconds, "deliveries/s")
+	b.ReportMetric(float64(len(got))/followTime().Seconds(), "deliveries/s")
 	for name, i := range map[string]int{"p50-ms": len(late) / 2, "p99-ms": len(late) * 99 / 100, "max-ms": len(late) - 1} {
 		b.ReportMetric(float64(late[i].Microseconds())/1000, name)
 	}

@@ -17,6 +17,15 @@ func benchKey(i int) []byte {
 	return fmt.Appendf(nil, "user/%016x", uint64(i)*0x9E3779B97F4A7C15)
 }
 
+// sized returns the full size of a benchmark's data; with -short, when one iteration shows that the
+// benchmark still works, a small one.
+func sized(full, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return full
+}
+
 func benchRecords(n, keys, size int) []base.Record {
 	rng := rand.New(rand.NewPCG(1, 2))
 	values := make([][]byte, 256)
@@ -28,7 +37,7 @@ func benchRecords(n, keys, size int) []base.Record {
 
 func BenchmarkWrite(b *testing.B) {
 	for _, c := range []struct{ size, keys int }{{1024, 1000}, {100, 1000}, {100, 100_000}} {
-		recs := benchRecords(16<<20/c.size, c.keys, c.size)
+		recs := benchRecords(sized(16<<20, 1<<20)/c.size, c.keys, c.size)
 		b.Run(fmt.Sprintf("value=%d/keys=%d", c.size, c.keys), func(b *testing.B) {
 			var buf []byte
 			var info Info
@@ -59,7 +68,7 @@ func BenchmarkScanWarm(b *testing.B) {
 		backward   bool
 	}{{1024, 1000, false}, {100, 1000, false}, {10, 1000, false}, {10, 10, false}, {1024, 1000, true}, {10, 10, true}} {
 		b.Run(fmt.Sprintf("value=%d/keys=%d/backward=%v", c.size, c.keys, c.backward), func(b *testing.B) {
-			r, recs := benchReader(b, c.size, c.keys, 40_000)
+			r, recs := benchReader(b, c.size, c.keys, sized(40_000, 4000))
 			ctx := context.Background()
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
@@ -96,7 +105,7 @@ func BenchmarkScanCold(b *testing.B) {
 }
 
 func BenchmarkAll(b *testing.B) {
-	recs := benchRecords(160<<10, 10_000, 100)
+	recs := benchRecords(sized(160<<10, 16<<10), 10_000, 100)
 	body, info := write(WriterOptions{}, recs)
 	r, _ := open(b, body, info, nil)
 	b.SetBytes(int64(info.Properties.Bytes))
@@ -116,7 +125,7 @@ func BenchmarkAll(b *testing.B) {
 }
 
 func BenchmarkCountWarm(b *testing.B) {
-	r, recs := benchReader(b, 100, 100, 40_000)
+	r, recs := benchReader(b, 100, 100, sized(40_000, 4000))
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		rec := &recs[i*7919%len(recs)]
@@ -127,7 +136,7 @@ func BenchmarkCountWarm(b *testing.B) {
 }
 
 func BenchmarkSeekTimestampWarm(b *testing.B) {
-	r, recs := benchReader(b, 100, 100, 40_000)
+	r, recs := benchReader(b, 100, 100, sized(40_000, 4000))
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		rec := &recs[i*7919%len(recs)]
@@ -138,7 +147,7 @@ func BenchmarkSeekTimestampWarm(b *testing.B) {
 }
 
 func BenchmarkMayContainWarm(b *testing.B) {
-	r, recs := benchReader(b, 10, 40_000, 40_000)
+	r, recs := benchReader(b, 10, sized(40_000, 4000), sized(40_000, 4000))
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		if _, err := r.MayContain(context.Background(), recs[i*7919%len(recs)].Key); err != nil {
@@ -148,7 +157,7 @@ func BenchmarkMayContainWarm(b *testing.B) {
 }
 
 func BenchmarkKeys(b *testing.B) {
-	r, recs := benchReader(b, 10, 40_000, 40_000)
+	r, recs := benchReader(b, 10, sized(40_000, 4000), sized(40_000, 4000))
 	b.ReportAllocs()
 	for b.Loop() {
 		it := r.Keys(nil)

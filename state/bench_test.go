@@ -9,6 +9,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// sized returns the full size of a benchmark's data; with -short, when one iteration shows that the
+// benchmark still works, a small one.
+func sized(full, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return full
+}
+
+// benchKeys are the keys of which each of the 20 consumers of a benchmark has a cursor: a million cursors.
+func benchKeys() int { return sized(50_000, 2000) }
+
 // filled returns tables with cursors of 20 consumers, with the same n keys of 16 bytes each.
 func filled(n int) *Tables {
 	t := New(everything)
@@ -31,7 +43,7 @@ func benchKey(key *[16]byte, i int) []byte {
 func BenchmarkSetCursor(b *testing.B) {
 	for _, name := range []string{"move", "move after a clone", "new"} {
 		b.Run(name, func(b *testing.B) {
-			const n = 50_000
+			n := benchKeys()
 			t, rng := filled(n), rand.New(rand.NewPCG(1, 2))
 			var key [16]byte
 			b.ReportAllocs()
@@ -52,7 +64,7 @@ func BenchmarkSetCursor(b *testing.B) {
 }
 
 func BenchmarkCursor(b *testing.B) {
-	const n = 50_000
+	n := benchKeys()
 	t, rng := filled(n), rand.New(rand.NewPCG(1, 2))
 	var key [16]byte
 	b.ReportAllocs()
@@ -79,31 +91,31 @@ func BenchmarkMark(b *testing.B) {
 }
 
 func BenchmarkEncodeBase(b *testing.B) {
-	t := filled(50_000)
+	t := filled(benchKeys())
 	size := 0
 	for b.Loop() {
 		size = len(t.EncodeBase(idOf(1)))
 	}
-	b.ReportMetric(float64(size)/1e6, "bytes/cursor")
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/1e6, "ns/cursor")
+	b.ReportMetric(float64(size)/float64(20*benchKeys()), "bytes/cursor")
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(20*benchKeys()), "ns/cursor")
 }
 
 func BenchmarkDecodeBase(b *testing.B) {
-	body := filled(50_000).EncodeBase(idOf(1))
+	body := filled(benchKeys()).EncodeBase(idOf(1))
 	for b.Loop() {
 		_, err := DecodeBase("base", idOf(1), body, everything)
 		require.NoError(b, err)
 	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/1e6, "ns/cursor")
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(20*benchKeys()), "ns/cursor")
 }
 
 // Of a million cursors, 1 in 1,000 changed.
 func BenchmarkEncodeChanges(b *testing.B) {
-	t := filled(50_000)
+	t := filled(benchKeys())
 	t.Rebase(t.Clone())
 	var key [16]byte
 	for i := range 1000 {
-		t.SetCursor("consumer-07", benchKey(&key, i*50), 1<<50)
+		t.SetCursor("consumer-07", benchKey(&key, i*benchKeys()/1000), 1<<50)
 	}
 	for b.Loop() {
 		t.EncodeChanges(idOf(2), idOf(1))

@@ -2,12 +2,15 @@ package wal
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/annalsdb/annals/internal/base"
+	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/objstore/mem"
 )
 
 // benchRecords returns 100 records of 1 KiB.
@@ -69,4 +72,82 @@ func BenchmarkDecode(b *testing.B) {
 		}
 		require.NotZero(b, n)
 	}
+}
+
+// benchEpoch returns record objects of about 1 MiB, ids from 1 on, one behind the other.
+func benchEpoch(n int) (bodies [][]byte, size int64) {
+	recs, _ := benchRecords()
+	next := uint64(100)
+	for id := uint64(1); id <= uint64(n); id++ {
+		b := NewBuilder(Header{Identity: testIdent, Writer: testWriter, Epoch: testEpoch, ID: id, Segment: 1, PrevEnd: next, First: next}, nil)
+		for b.Size() < 1<<20 {
+			b.AddBatch(b.End(), 1, recs)
+		}
+		next = b.End()
+		bodies = append(bodies, b.Finish())
+		size += int64(len(bodies[id-1]))
+	}
+	return bodies, size
+}
+
+// BenchmarkReplay reads an epoch of 32 objects of 1 MiB up to its fence.
+func BenchmarkReplay(b *testing.B) {
+	const objects = 32
+	store := mem.New(mem.Options{})
+	bodies, size := benchEpoch(objects)
+	for i, body := range append(bodies, EncodeFence(testIdent, testEpoch, objects+1, testEpoch+1)) {
+		putObject(b, store, uint64(i+1), body)
+	}
+	b.SetBytes(size)
+	b.ReportAllocs()
+	for b.Loop() {
+		chain, n := Chain{Started: true, End: 100}, 0
+		_, err := Replay(b.Context(), store, testEnv(1), testIdent, testEpoch, 1, &chain, func(*Object, int64) error {
+			n++
+			return nil
+		})
+		if err != nil || n != objects {
+			b.Fatal(n, err)
+		}
+	}
+}
+
+// BenchmarkUpload uploads objects of 1 MiB to a store that answers at once, eight at the same time, until all are durable in
+// order. The store keeps none of them.
+func BenchmarkUpload(b *testing.B) {
+	const objects = 32
+	bodies, _ := benchEpoch(objects)
+	b.ReportAllocs()
+	for b.Loop() {
+		durable, space := make(chan uint64, objects), make(chan struct{}, 1)
+		u := NewUploader(UploaderOptions{
+			Store: sink{mem.New(mem.Options{})}, Env: base.SystemEnv(), Ident: testIdent, Epoch: testEpoch, Writer: testWriter, InFlight: 8,
+			OnDurable: func(d Durable) { durable <- d.ID },
+			OnFailed:  func(err error) { b.Error(err) },
+			OnSpace: func() {
+				select {
+				case space <- struct{}{}:
+				default:
+				}
+			},
+		})
+		for i, body := range bodies {
+			for !u.CanSubmit() {
+				<-space
+			}
+			u.Submit(uint64(i+1), body)
+		}
+		for last := uint64(0); last < objects; {
+			last = <-durable
+		}
+		u.Stop()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*objects), "ns/object")
+}
+
+// sink forgets what is put into it.
+type sink struct{ objstore.Store }
+
+func (sink) Put(context.Context, string, []byte, objstore.PutOptions) (objstore.PutResult, error) {
+	return objstore.PutResult{}, nil
 }

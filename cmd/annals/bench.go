@@ -43,6 +43,7 @@ func newBench(p *process) *cobra.Command {
 	}
 	cmd.AddCommand(
 		newBenchIngest(p),
+		newBenchCompact(p),
 	)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {
