@@ -53,7 +53,7 @@ func addFollowFlags(s *settings, o *bench.FollowOptions) {
 			[]bench.FollowForm{bench.FollowForm(crowd.HTTP2), bench.FollowForm(crowd.HTTP1), bench.FollowForm(crowd.Shared), bench.FollowEngine}),
 		"an event stream each, many on one connection of HTTP/2; a connection of HTTP/1.1 each (two open files); all by few POST /follow; "+
 			"or in this process without HTTP (only with --store)")
-	addFlag(s, "streams-per-connection", "count", "1000", &o.StreamsPerConnection, parseInt, "of h2; 1000 is the most that a server takes")
+	addFlag(s, "streams-per-connection", "count", "100", &o.StreamsPerConnection, parseInt, "of h2; 100 is the most that annals takes")
 	addFlag(s, "connections", "count", "1", &o.Connections, parseInt, "of shared: how many requests follow all keys")
 	addFlag(s, "followed-share", "share", "", &o.FollowedShare, parseShare,
 		"from 0 to 1: the share of the records whose key is followed (default: what comes of --keys and --key-distribution)")
