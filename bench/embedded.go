@@ -92,7 +92,7 @@ func (e *Embedded) Serve(logger *slog.Logger) (*Remote, error) {
 	if err != nil {
 		return nil, err
 	}
-	srv, err := server.New(server.Options{DB: e.DB, Store: e.Store, Logger: logger})
+	srv, err := server.New(server.Options{DB: e.DB, Store: e.Store, Logger: logger, MaxFollowers: MaxFollowers})
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}

@@ -37,7 +37,7 @@ const (
 	followersCount = "ANNALS_TEST_FOLLOWERS_COUNT"
 	followersForm  = "ANNALS_TEST_FOLLOWERS_FORM"
 
-	streamsPerConn = 1000
+	streamsPerConn = maxStreams
 )
 
 // delivery says when a record came.

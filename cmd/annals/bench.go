@@ -44,6 +44,8 @@ func newBench(p *process) *cobra.Command {
 	cmd.AddCommand(
 		newBenchIngest(p),
 		newBenchCompact(p),
+		newBenchFollow(p),
+		newFollowClients(p),
 	)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -76,7 +78,8 @@ type benchConfig struct {
 	warmup    time.Duration
 	simulate  bool
 	simulated s3sim.Options
-	serve     serveConfig // its engine's options
+	serve     serveConfig                         // its engine's options
+	wrap      func(objstore.Store) objstore.Store // of benchCommand
 }
 
 // engineFlags are the flags of serve that matter to a benchmark.
@@ -98,7 +101,8 @@ type benchCommand struct {
 	define           func(*settings) // adds its own flags
 	// check may add faults that need the common flags too; nil: none.
 	check    func(*settings, *benchConfig)
-	workload func() bench.Workload // with what its flags say
+	workload func() bench.Workload               // with what its flags say
+	wrap     func(objstore.Store) objstore.Store // what an engine's store is put into; nil: nothing
 }
 
 // newBenchCommand builds the command of a workload.
@@ -119,6 +123,7 @@ func newBenchCommand(p *process, b benchCommand) *cobra.Command {
 			s.faults = append(s.faults, b.workload().Faults()...)
 		}
 	}
+	c.wrap = b.wrap
 	return newCommand(p, cmd, nil, define, check, func(s *settings, _ []string) error {
 		return runBench(p, &c, b.workload(), configOf(s, &c))
 	})
@@ -278,6 +283,9 @@ func (c *benchConfig) openTarget(ctx context.Context, log *slog.Logger) (bench.T
 	}
 	if c.simulate {
 		store = s3sim.New(store, c.simulated)
+	}
+	if c.wrap != nil {
+		store = c.wrap(store)
 	}
 	c.serve.engine.Logger = log
 	e, err := bench.OpenEmbedded(ctx, store, c.serve.engine)

@@ -82,12 +82,3 @@ func parseParallel(text string) (int, error) {
 	}
 	return parseInt(text)
 }
-
-// parseShare reads a number from 0 to 1.
-func parseShare(text string) (float64, error) {
-	f, err := strconv.ParseFloat(text, 64)
-	if err != nil || !(f >= 0 && f <= 1) {
-		return 0, fmt.Errorf("%q is not a number from 0 to 1", text)
-	}
-	return f, nil
-}

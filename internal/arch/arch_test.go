@@ -80,7 +80,9 @@ var table = map[string]rule{
 	"client": {imports: []string{"wire"}, tests: []string{"engine", "server"}},
 
 	// Measures the whole, embedded and over HTTP; the command only defines its flags.
-	"bench": {imports: []string{"internal/base", "objstore", "objstore/metered", "objstore/s3sim", "engine", "server", "client", "compaction", "sst", "manifest", "wire"}},
+	"bench": {imports: []string{"internal/base", "objstore", "objstore/metered", "objstore/s3sim", "engine", "server", "client", "compaction", "sst", "manifest", "wire", "wal", "bench/crowd"}},
+	// Many followers of any server, over HTTP by hand.
+	"bench/crowd": {tests: []string{"engine", "server", "wire"}},
 
 	"cmd/annals": {imports: []string{everything}},
 
@@ -102,6 +104,7 @@ var libraries = map[string][]string{
 	"google.golang.org/protobuf/":        {"bench", "compaction", "engine", "manifest", "wire", "server", "client", "fuzz"},
 	"github.com/anishathalye/porcupine":  {"fuzz/history"},
 	"github.com/HdrHistogram/":           {"bench"},
+	"golang.org/x/net/":                  {"bench/crowd"},
 	"github.com/maypok86/otter/":         {"engine"},
 	"github.com/klauspost/compress/zstd": {"sst", "manifest", "state"},
 }
