@@ -4,7 +4,8 @@
 // sentence, and package storetest checks every implementation against them.
 // Implementations: objstore/mem (tests and "mem:"), objstore/dir (a directory),
 // objstore/s3 (S3 and servers that speak its API); around another store
-// objstore/fault (breaks it on purpose) and objstore/metered (counts its calls).
+// objstore/fault (breaks it on purpose), objstore/metered (counts its calls) and
+// objstore/s3sim (makes it as slow as S3).
 //
 //	store, err := dir.Open("/var/lib/annals")
 //	...

@@ -58,6 +58,8 @@ var table = map[string]rule{
 	"objstore/storetest":   {imports: []string{"objstore"}},
 	// Counts what the process asks of its store, for the server to show.
 	"objstore/metered": {imports: []string{"objstore"}, tests: []string{"objstore/s3"}},
+	// Makes any store as slow as S3, for benchmarks.
+	"objstore/s3sim": {imports: []string{"objstore"}, tests: []string{"objstore/metered", "objstore/s3"}},
 
 	"memtable": {imports: []string{"internal/base"}},
 	"sst":      {imports: []string{"internal/base"}},

@@ -9,6 +9,8 @@
 // names. A call counts once, when it returns, whatever happened inside of the store: a
 // store may send several requests for it, and repeat them. Where the store counts those
 // too (objstore.Sender), Stats has them beside.
+//
+// What one operation of a program asks for is counted apart by Attribute.
 package metered
 
 import (
@@ -59,6 +61,8 @@ func New(inner objstore.Store, o Options) *Store {
 // call is one call under way.
 type call struct {
 	op    *opMeters // nil: nothing is sent
+	by    *Requests // of whom the call is, if anybody asked
+	kind  Op
 	began time.Duration
 }
 
@@ -66,17 +70,24 @@ func (s *Store) begin(ctx context.Context, op Op) call {
 	if ctx.Err() != nil {
 		return call{}
 	}
-	return call{op: &s.ops[op], began: s.elapsed()}
+	by, _ := ctx.Value(attribution{}).(*Requests)
+	by.begin(op)
+	return call{op: &s.ops[op], by: by, kind: op, began: s.elapsed()}
 }
 
 // end counts the call. Bytes count if it succeeded.
 func (s *Store) end(ctx context.Context, c call, bytes int, err error) {
-	if c.op == nil || err != nil && errors.Is(err, objstore.ErrName) {
+	if c.op == nil {
 		return
 	}
 	if err != nil {
+		if errors.Is(err, objstore.ErrName) {
+			c.by.unsent(c.kind)
+			return
+		}
 		bytes = 0
 	}
+	c.by.moved(c.kind, bytes)
 	c.op.observe(resultOf(ctx, err), s.elapsed()-c.began, bytes)
 }
 
