@@ -9,10 +9,16 @@ import (
 
 // KeyRuns says where the records of one key lie: what a read of all of them has to look at.
 type KeyRuns struct {
-	Runs     int    // runs that hold records of the key
-	Tables   int    // of these runs, those that hold some
-	Records  uint64 // in these tables
-	InMemory uint64 // records that memory serves
+	Runs     int        // runs that hold records of the key
+	Tables   []KeyTable // of these runs, those that hold some, oldest first
+	InMemory uint64     // records that memory serves
+}
+
+// KeyTable is a table that holds records of a key.
+type KeyTable struct {
+	Name      string // of its object
+	DataBytes int64  // its records lie in these first bytes of the object, its metadata behind them
+	Records   uint64 // of the key
 }
 
 // KeyRuns tells in how many runs the readable records of a key in a range lie. It costs what a Count that
@@ -72,20 +78,18 @@ func (c *core) keyRuns(ctx context.Context, v *view, key []byte, r Range) (k Key
 // add counts one run.
 func (k *KeyRuns) add(ctx context.Context, q *counting, run *viewRun, exact bool) error {
 	var reads atomic.Uint32
-	tables := 0
+	tables := len(k.Tables)
 	for _, t := range run.candidates(nil, q.key, q.rng, exact) {
 		n, err := q.table(ctx, t, &reads)
 		if err != nil {
 			return tableError(t.table, err)
 		}
 		if n > 0 {
-			tables++
-			k.Records += n
+			k.Tables = append(k.Tables, KeyTable{t.table.name, t.table.metaOffset, n})
 		}
 	}
-	if tables > 0 {
+	if len(k.Tables) > tables {
 		k.Runs++
-		k.Tables += tables
 	}
 	return nil
 }
