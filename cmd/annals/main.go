@@ -8,6 +8,7 @@
 //	annals inspect          show what a log consists of
 //	annals check            verify a whole log
 //	annals compact          compact a log from a process of its own
+//	annals bench            measure a log
 //	annals version          print what was built
 //
 // "annals COMMAND --help" lists the flags with their defaults and costs.
@@ -104,6 +105,6 @@ func newRoot(p *process) *cobra.Command {
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
-	root.AddCommand(newServe(p), newAppend(p), newScan(p), newCursors(p), newInspect(p), newCheck(p), newCompact(p), newVersion(p))
+	root.AddCommand(newServe(p), newAppend(p), newScan(p), newCursors(p), newInspect(p), newCheck(p), newCompact(p), newBench(p), newVersion(p))
 	return root
 }

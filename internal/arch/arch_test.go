@@ -76,6 +76,9 @@ var table = map[string]rule{
 	"server": {imports: []string{"internal/base", "objstore", "objstore/metered", "engine", "wire"}, tests: []string{"client", "wal"}},
 	"client": {imports: []string{"wire"}, tests: []string{"engine", "server"}},
 
+	// Measures the whole, embedded and over HTTP; the command only defines its flags.
+	"bench": {imports: []string{"internal/base", "objstore", "objstore/metered", "objstore/s3sim", "engine", "server", "client", "compaction", "sst", "manifest", "wire"}},
+
 	"cmd/annals": {imports: []string{everything}},
 
 	"fuzz": {imports: []string{"internal/base", "objstore", "memtable", "sst", "wal", "manifest", "compaction", "engine", "state"}},
@@ -93,8 +96,9 @@ var libraries = map[string][]string{
 	"github.com/prometheus/":             {"server"},
 	"github.com/stretchr/testify":        nil,
 	"pgregory.net/rapid":                 nil,
-	"google.golang.org/protobuf/":        {"compaction", "engine", "manifest", "wire", "server", "client", "fuzz"},
+	"google.golang.org/protobuf/":        {"bench", "compaction", "engine", "manifest", "wire", "server", "client", "fuzz"},
 	"github.com/anishathalye/porcupine":  {"fuzz/history"},
+	"github.com/HdrHistogram/":           {"bench"},
 	"github.com/maypok86/otter/":         {"engine"},
 	"github.com/klauspost/compress/zstd": {"sst", "manifest", "state"},
 }

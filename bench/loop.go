@@ -1,0 +1,161 @@
+package bench
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// drainTimeout bounds how long operations that are under way at the end of a run may go on.
+const drainTimeout = 30 * time.Second
+
+// MaxWorkers bounds the workers of a load.
+const MaxWorkers = 100_000
+
+// Load is a stream of operations.
+type Load struct {
+	// Schedule says when operations are due: an open loop. nil: a closed one, in which each worker begins the
+	// next operation when the one before has ended, so that a stall delays what it should have hit.
+	Schedule *Schedule
+	// Workers is how many operations may be under way at the same time.
+	Workers int
+	// Limit ends the load after that many operations. 0: none.
+	Limit uint64
+	// Recorder gets each operation's latency, records and bytes, and failures.
+	Recorder *Recorder
+}
+
+// Op is one operation of a load.
+type Op struct {
+	N      uint64    // its number, from 0
+	Due    time.Time // in a closed loop: when it began
+	Worker int       // who does it, below Load.Workers: for what belongs to one goroutine
+}
+
+// Done is what an operation that succeeded did.
+type Done struct {
+	Records int
+	Bytes   int64
+}
+
+// Pace says how a load kept to its schedule.
+type Pace struct {
+	Due        uint64        // operations that were due
+	Started    uint64        // of them
+	BehindMax  time.Duration // the longest that one was started late
+	BehindLast time.Duration // how late the last one was started
+}
+
+// Unstarted returns how many operations were due and never begun: the load was more than could be done.
+func (p Pace) Unstarted() uint64 { return p.Due - p.Started }
+
+// Loop does the operations of a load until ctx, which Begin returned, ends, or the limit is reached; then it waits for
+// those under way, drainTimeout at most. An operation's latency is from when it was due; one whose workers are all busy starts
+// late, and its latency says so. An error fails the operation; errors that cannot go away end the run.
+func (r *Run) Loop(ctx context.Context, l Load, op func(ctx context.Context, o Op) (Done, error)) Pace {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { drain(work, cancel) })
+	defer stop()
+	d := &driver{run: r, load: l, op: op, work: work, began: time.Now()}
+	var workers sync.WaitGroup
+	if l.Schedule == nil {
+		for w := range l.Workers {
+			workers.Go(func() { d.closed(ctx, w) })
+		}
+	} else {
+		ops := make(chan Op)
+		for w := range l.Workers {
+			workers.Go(func() {
+				for o := range ops {
+					o.Worker = w
+					d.do(o)
+				}
+			})
+		}
+		d.dispatch(ctx, ops)
+		close(ops)
+	}
+	workers.Wait()
+	d.pace.Started = d.started.Load()
+	if l.Schedule == nil {
+		d.pace.Due = d.pace.Started
+	}
+	return d.pace
+}
+
+// drain gives the work under way its time to end.
+func drain(work context.Context, cancel func()) {
+	timer := time.NewTimer(drainTimeout)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		cancel()
+	case <-work.Done():
+	}
+}
+
+// driver is a load under way.
+type driver struct {
+	run     *Run
+	load    Load
+	op      func(context.Context, Op) (Done, error)
+	work    context.Context // of operations
+	began   time.Time
+	numbers atomic.Uint64 // closed loop: taken
+	started atomic.Uint64
+	pace    Pace // of the dispatcher
+}
+
+// do does one operation.
+func (d *driver) do(o Op) {
+	d.started.Add(1)
+	done, err := d.op(d.work, o)
+	end := time.Now()
+	if err != nil {
+		d.load.Recorder.Fail(end, err)
+		return
+	}
+	d.load.Recorder.Observe(o.Due, end, done.Records, done.Bytes)
+}
+
+// closed is one worker of a closed loop.
+func (d *driver) closed(ctx context.Context, worker int) {
+	for ctx.Err() == nil {
+		n := d.numbers.Add(1) - 1
+		if d.load.Limit > 0 && n >= d.load.Limit {
+			return
+		}
+		d.do(Op{N: n, Due: time.Now(), Worker: worker})
+	}
+}
+
+// dispatch hands each operation to a worker when it is due, or later if all are busy.
+func (d *driver) dispatch(ctx context.Context, ops chan<- Op) {
+	for n := uint64(0); d.load.Limit == 0 || n < d.load.Limit; n++ {
+		due := d.began.Add(d.load.Schedule.Next())
+		if !sleepUntil(ctx, due) {
+			return
+		}
+		d.pace.Due++
+		select {
+		case ops <- Op{N: n, Due: due}:
+			d.pace.BehindLast = max(0, time.Since(due))
+			d.pace.BehindMax = max(d.pace.BehindMax, d.pace.BehindLast)
+		case <-ctx.Done():
+			d.overdue(due)
+			return
+		}
+	}
+}
+
+// overdue counts what else was due when the load ended.
+func (d *driver) overdue(last time.Time) {
+	end := time.Now()
+	d.pace.BehindLast = end.Sub(last)
+	d.pace.BehindMax = max(d.pace.BehindMax, d.pace.BehindLast)
+	for !d.began.Add(d.load.Schedule.Next()).After(end) && (d.load.Limit == 0 || d.pace.Due < d.load.Limit) {
+		d.pace.Due++
+	}
+}
