@@ -43,6 +43,8 @@ func newBench(p *process) *cobra.Command {
 	}
 	cmd.AddCommand(
 		newBenchIngest(p),
+		newBenchPoll(p),
+		newBenchScan(p),
 	)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {
