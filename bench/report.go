@@ -28,7 +28,7 @@ type Report struct {
 	Timeline   []Point        `json:"timeline"`
 	Log        *LogCounts     `json:"log,omitempty"`
 	Store      *StoreReport   `json:"store,omitempty"`
-	Cost       any            `json:"cost,omitempty"`
+	Cost       *Cost          `json:"cost,omitempty"`
 	Memory     MemoryReport   `json:"memory"`
 	CPUSeconds float64        `json:"cpu_seconds"` // of this process
 
@@ -283,6 +283,9 @@ func (r *Run) finish(ctx context.Context, err error) {
 	}
 	if err != nil && (ctx.Err() == nil || rep.Seconds == 0) {
 		rep.Failures = append(rep.Failures, err.Error())
+	}
+	if r.o.Costs {
+		rep.setCost(ListPrices)
 	}
 }
 

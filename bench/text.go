@@ -34,7 +34,7 @@ func (rep *Report) WriteText(w io.Writer) error {
 		}
 	}
 	if rep.Cost != nil {
-		t.line("at S3's prices", fmt.Sprint(rep.Cost))
+		rep.Cost.write(&t)
 	}
 	for _, f := range rep.Failures {
 		t.line("FAILED", f)

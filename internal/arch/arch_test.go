@@ -68,7 +68,10 @@ var table = map[string]rule{
 
 	"compaction": {imports: []string{"internal/base", "objstore", "sst", "manifest"}},
 
-	"engine": {imports: []string{"internal/base", "objstore", "memtable", "sst", "wal", "manifest", "compaction", "state"}},
+	"engine": {
+		imports: []string{"internal/base", "objstore", "memtable", "sst", "wal", "manifest", "compaction", "state"},
+		tests:   []string{"objstore/metered", "objstore/s3sim"},
+	},
 
 	"state": {imports: []string{"internal/base"}},
 

@@ -33,7 +33,8 @@ func Attribute(ctx context.Context) (context.Context, *Requests) {
 }
 
 // Calls returns the number of calls. Unlike those of Stats they count when they are made: an
-// operation that was answered sooner, because it asked twice, has asked twice.
+// operation that asked twice, and took the first answer, has asked twice. Some may still be made
+// when the operation has its result: of what it looked ahead for and does not want.
 func (r *Requests) Calls(op Op) uint64 { return r.calls[op].Load() }
 
 // Bytes returns the bytes of the bodies of calls that have succeeded: written by Put, read

@@ -397,17 +397,19 @@ func TestNoAllocations(t *testing.T) {
 	names := []string{"a", "b"}
 	for _, err := range []error{nil, objstore.ErrNotFound, objstore.ErrPrecondition} {
 		s := New(&scripted{err: err}, Options{})
-		ctx := t.Context()
-		require.Zero(t, testing.AllocsPerRun(100, func() {
-			_, _ = s.Put(ctx, "n", nil, objstore.PutOptions{})
-			_, _ = s.Get(ctx, "n", objstore.GetOptions{})
-			_, _ = s.Head(ctx, "n")
-			_, _ = s.List(ctx, "", "", 0)
-			_, _ = s.ServerTime(ctx)
-			if err == nil {
-				_ = s.Delete(ctx, names)
-			}
-		}), "%v", err)
+		attributed, _ := Attribute(t.Context())
+		for _, ctx := range []context.Context{t.Context(), attributed} {
+			require.Zero(t, testing.AllocsPerRun(100, func() {
+				_, _ = s.Put(ctx, "n", nil, objstore.PutOptions{})
+				_, _ = s.Get(ctx, "n", objstore.GetOptions{})
+				_, _ = s.Head(ctx, "n")
+				_, _ = s.List(ctx, "", "", 0)
+				_, _ = s.ServerTime(ctx)
+				if err == nil {
+					_ = s.Delete(ctx, names)
+				}
+			}), "%v", err)
+		}
 	}
 }
 

@@ -29,13 +29,20 @@ func (d *dice) next() time.Duration {
 	return d.at(d.drawn.Add(1))
 }
 
-// at returns the n-th latency. The inverse of the normal distribution makes one of one random
-// number. That has 52 bits, because with one bit more its largest would round to 1, whose inverse is
-// infinite.
+// at returns the n-th latency.
 func (d *dice) at(n uint64) time.Duration {
-	uniform := (float64(scramble(d.seed+n*goldenGamma)>>12) + 0.5) / (1 << 52)
-	deviations := math.Sqrt2 * math.Erfinv(2*uniform-1)
+	deviations := normal(scramble(d.seed+n*goldenGamma) >> (64 - uniformBits))
 	return time.Duration(min(math.Exp(d.mu+d.sigma*deviations), float64(MaxLatency)))
+}
+
+// uniformBits are the bits of a random number. With one more the largest would round to 1,
+// where the inverse of the normal distribution is infinite.
+const uniformBits = 52
+
+// normal makes a number of the standard normal distribution of uniformBits random bits.
+func normal(bits uint64) float64 {
+	uniform := (float64(bits) + 0.5) / (1 << uniformBits)
+	return math.Sqrt2 * math.Erfinv(2*uniform-1)
 }
 
 // goldenGamma and scramble are SplitMix64 (Steele, Lea and Flood, 2014): the scrambled

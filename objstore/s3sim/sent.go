@@ -20,6 +20,7 @@ const (
 	createUpload
 	uploadPart
 	completeUpload
+	abortUpload
 	listUploads
 
 	numOperations = iota
@@ -28,7 +29,7 @@ const (
 // operationNames are S3's, as package s3 counts them.
 var operationNames = [numOperations]string{
 	"PutObject", "GetObject", "HeadObject", "ListObjectsV2", "DeleteObjects",
-	"CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "ListMultipartUploads",
+	"CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload", "AbortMultipartUpload", "ListMultipartUploads",
 }
 
 // Sent implements objstore.Sender: what package s3 would have sent. When the inner store counts
@@ -50,13 +51,17 @@ func (s *Store) Sent() []objstore.SentRequests {
 // sentCounts counts requests by operation and answer.
 type sentCounts [numOperations][objstore.NumAnswers]atomic.Uint64
 
-// add counts a request, and those that went before it for the same call. Of a Put in parts
-// that was given up all parts count, though some may not have been sent yet.
+// add counts a request, and the others of the same call. Of a Put in parts that was given up all parts
+// count, though some may not have been sent yet, and that its upload is aborted, which takes no time here.
 func (c *sentCounts) add(r request, answer objstore.Answer) {
 	c[r.operation][answer].Add(1)
-	if r.parts > 0 {
-		c[createUpload][objstore.AnswerOK].Add(1)
-		c[uploadPart][objstore.AnswerOK].Add(uint64(r.parts))
+	if r.parts == 0 {
+		return
+	}
+	c[createUpload][objstore.AnswerOK].Add(1)
+	c[uploadPart][objstore.AnswerOK].Add(uint64(r.parts))
+	if answer != objstore.AnswerOK {
+		c[abortUpload][objstore.AnswerOK].Add(1)
 	}
 }
 
