@@ -2,9 +2,9 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,7 +15,7 @@ type PollOptions struct {
 	Preload   uint64  // records that are appended before anybody polls
 	Rate      float64 // key and value bytes a second that are appended meanwhile; 0: none
 	Arrivals  Arrivals
-	Appenders int // each has one batch under way, and the keys of its own residue
+	Appenders int // each has one batch under way, and keys of its own; there are at most as many as keys
 	Ack       Ack
 
 	PollsPerSecond float64 // of all consumers together
@@ -65,7 +65,6 @@ func (p *Poll) Faults() []string {
 	fault(o.Size < numberBytes, "--value-size is %d; a value carries a number of %d bytes", o.Size, numberBytes)
 	fault(o.Rate < 0, "--rate is %v; it must be 0 (nothing is appended) or above", o.Rate)
 	fault(o.Appenders < 1 || o.Appenders > MaxWorkers, "--appenders is %d; it must be from 1 to %d", o.Appenders, MaxWorkers)
-	fault(o.Appenders > 0 && o.Keys < uint64(o.Appenders), "--keys is %d; each of %d appenders needs one: lower --appenders", o.Keys, o.Appenders)
 	fault(o.Limit < 1, "--limit is %d; it must be at least 1", o.Limit)
 	fault(o.Pollers < 1 || o.Pollers > MaxWorkers, "--pollers is %d; it must be from 1 to %d", o.Pollers, MaxWorkers)
 	if o.Behind < 0 {
@@ -122,12 +121,12 @@ func (p *Poll) Run(ctx context.Context, r *Run) error {
 	})
 	appending.Wait()
 	r.End()
-	if ctx.Err() == nil {
-		p.verifyEnd(ctx, r)
-	}
 	r.LoadResults(load, pace, "poll")
 	p.report(r, polls, appends, turns)
-	return nil
+	if ctx.Err() != nil {
+		return nil
+	}
+	return p.verifyEnd(ctx, r)
 }
 
 // poll is one poll of a consumer: a page from its cursor, and further ones at once as long as they are full.
@@ -192,46 +191,63 @@ func (p *Poll) page(ctx context.Context, r *Run, due time.Time, consumer uint32,
 	return got, nil
 }
 
-// verifyTimeout bounds the last look at what consumers have not read yet, and maxVerified how many of them.
 const (
-	verifyTimeout = 2 * time.Minute
-	maxVerified   = 2000
+	// verifyTimeout bounds the last look at what consumers have not read yet: the report says how many that was.
+	verifyTimeout = time.Minute
+	// maxVerified bounds them, and verifiers how many are looked at at the same time.
+	maxVerified = 2000
+	verifiers   = 64
 )
 
 // verifyEnd reads what some consumers have not read yet: all that was appended must be there.
-func (p *Poll) verifyEnd(ctx context.Context, r *Run) {
-	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
-	defer cancel()
-	verified, err := p.verifySome(ctx, r)
-	if err != nil && !errors.Is(err, errUnknownEnd) {
-		r.Violation("the last records could not be read: %v", err)
-	}
-	r.Result("verified_consumers", "consumers that then read to the end", verified, Plain)
-}
-
-// errUnknownEnd: an append failed, so that nobody knows what must be there.
-var errUnknownEnd = errors.New("the outcome of an append is unknown")
-
-func (p *Poll) verifySome(ctx context.Context, r *Run) (verified int, err error) {
+func (p *Poll) verifyEnd(ctx context.Context, r *Run) error {
 	if p.load.unknown.Load() {
-		return 0, errUnknownEnd
+		return nil // an append failed: nobody knows what must be there
 	}
 	if err := p.load.settle(ctx, r); err != nil {
-		return 0, err
+		return fmt.Errorf("append the last record: %w", err)
 	}
-	n := len(p.readers.cursors)
-	for i := range min(n, maxVerified) {
-		consumer := uint32(i * n / min(n, maxVerified)) // spread over all
-		for more := true; more; {
-			got, err := r.Target.Scan(ctx, p.load.key(consumer), ScanOptions{From: p.readers.cursors[consumer], Limit: p.o.Limit})
-			if err != nil {
-				return verified, err
+	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
+	defer cancel()
+	all := uint64(len(p.readers.cursors))
+	some := min(all, maxVerified)
+	var next, verified atomic.Uint64
+	var verifying sync.WaitGroup
+	for range verifiers {
+		verifying.Go(func() {
+			for n := next.Add(1) - 1; n < some; n = next.Add(1) - 1 {
+				if err := p.verify(ctx, r, uint32(n*all/some)); ctx.Err() != nil { // spread over all
+					return
+				} else if err != nil {
+					p.catchUp.Fail(time.Now(), err)
+				}
+				verified.Add(1)
 			}
-			p.readers.check(r, consumer, got)
-			more = full(got)
-		}
-		p.readers.checkEnd(r, consumer)
-		verified++
+		})
 	}
-	return verified, nil
+	verifying.Wait()
+	r.Result("verified_consumers", "consumers read to the end", verified.Load(), Plain)
+	return nil
+}
+
+// verify reads a key to its end.
+func (p *Poll) verify(ctx context.Context, r *Run, consumer uint32) error {
+	o := ScanOptions{From: p.readers.cursors[consumer], Limit: p.o.Limit}
+	if p.o.Behind >= 0 { // nobody has read it from its beginning: its newest record must be there
+		o = ScanOptions{Last: 1}
+	}
+	for more := true; more; {
+		got, err := r.Target.Scan(ctx, p.load.key(consumer), o)
+		if err != nil {
+			return fmt.Errorf("read key %d to its end: %w", consumer, err)
+		}
+		if o.Last > 0 {
+			p.readers.checkLast(r, consumer, got)
+			return nil
+		}
+		p.readers.check(r, consumer, got)
+		o.From, more = p.readers.cursors[consumer], full(got)
+	}
+	p.readers.checkEnd(r, consumer)
+	return nil
 }

@@ -49,7 +49,7 @@ type appender struct {
 func newNumberedLoad(ctx context.Context, r *Run, o PollOptions) (*numberedLoad, error) {
 	l := &numberedLoad{
 		o: o, tag: uint32(time.Now().UnixNano()), values: NewValues(o.ValueOptions, r.Rand(streamPollValues)),
-		written: make([]uint32, o.Keys), parts: make([]*appender, o.Appenders),
+		written: make([]uint32, o.Keys), parts: make([]*appender, min(uint64(o.Appenders), o.Keys)),
 	}
 	for i := range l.parts {
 		a := &appender{

@@ -104,3 +104,17 @@ func (r *readers) checkEnd(run *Run, consumer uint32) {
 		run.Violation("key %d: its consumer has seen %d of its %d records", consumer, got, want)
 	}
 }
+
+// checkLast checks the newest record of a key.
+func (r *readers) checkLast(run *Run, key uint32, page Page) {
+	want := r.load.written[key]
+	if len(page.Records) == 0 {
+		if want > 0 {
+			run.Violation("key %d: it has no record, but %d were appended", key, want)
+		}
+		return
+	}
+	if number, ours := r.load.read(page.Records[0].Value); ours && number+1 != want {
+		run.Violation("key %d: its newest record is number %d of %d", key, number, want)
+	}
+}

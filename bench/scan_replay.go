@@ -98,6 +98,9 @@ func (s *Reads) replayOnce(ctx context.Context, r *Run, rec *Recorder) (ReplayRe
 		return one, err
 	}
 	r.Show(rec)
+	if len(s.o.Modes) == 1 {
+		r.setLoop(Load{})
+	}
 	r.Begin(ctx) // a replay goes on to its end, however long that takes
 	began := time.Now()
 	if direct {

@@ -32,7 +32,7 @@ func newBenchPoll(p *process) *cobra.Command {
 			addFlag(s, "preload", "count", "0", &o.Preload, parseCount(0, 1<<40), "records appended before anybody polls, of one key after the other")
 			addFlag(s, "rate", "size|none", "25MB", &o.Rate, parseRateOrNone, "key and value bytes appended in a second meanwhile")
 			addArrivalsFlag(s, &o.Arrivals)
-			addFlag(s, "appenders", "count", "64", &o.Appenders, parseInt,
+			addFlag(s, "appenders", "count", "256", &o.Appenders, parseInt,
 				"how many append at the same time, each one batch, with keys of its own")
 			addFlag(s, "ack", "durable|memory", "durable", &o.Ack, durability, "what an append waits for")
 			addFlag(s, "polls-per-second", "number", "2000", &o.PollsPerSecond, parseNumber, "polls of all consumers together")
