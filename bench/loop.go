@@ -133,9 +133,11 @@ func (d *driver) closed(ctx context.Context, worker int) {
 
 // dispatch hands each operation to a worker when it is due, or later if all are busy.
 func (d *driver) dispatch(ctx context.Context, ops chan<- Op) {
+	sleep := newSleeper()
+	defer sleep.close()
 	for n := uint64(0); d.load.Limit == 0 || n < d.load.Limit; n++ {
 		due := d.began.Add(d.load.Schedule.Next())
-		if !sleepUntil(ctx, due) {
+		if !sleep.until(ctx, due) {
 			return
 		}
 		d.pace.Due++
@@ -153,7 +155,10 @@ func (d *driver) dispatch(ctx context.Context, ops chan<- Op) {
 // overdue counts what else was due when the load ended.
 func (d *driver) overdue(last time.Time) {
 	end := time.Now()
-	d.pace.BehindLast = end.Sub(last)
+	if to := time.Duration(d.run.to.Load()); end.Sub(d.run.began) > to {
+		end = d.run.began.Add(to)
+	}
+	d.pace.BehindLast = max(0, end.Sub(last))
 	d.pace.BehindMax = max(d.pace.BehindMax, d.pace.BehindLast)
 	for !d.began.Add(d.load.Schedule.Next()).After(end) && (d.load.Limit == 0 || d.pace.Due < d.load.Limit) {
 		d.pace.Due++
