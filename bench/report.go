@@ -121,13 +121,8 @@ func (r *Run) Series(rec *Recorder, label string) {
 // LoadResults sets what there is to say of a load when its window has ended: what was offered and achieved, and how
 // late operations were started. name is what one operation is called.
 func (r *Run) LoadResults(l Load, p Pace, name string) {
-	r.mu.Lock()
-	seconds := r.report.Seconds
-	r.report.Loop = "closed"
-	if l.Schedule != nil {
-		r.report.Loop = "open"
-	}
-	r.mu.Unlock()
+	r.setLoop(l)
+	seconds := r.Elapsed()
 	if seconds == 0 {
 		return
 	}
@@ -146,6 +141,16 @@ func (r *Run) LoadResults(l Load, p Pace, name string) {
 		r.Result(name+"_behind_max_seconds", "started late, at most", p.BehindMax.Seconds(), Seconds)
 		r.Result(name+"_behind_last_seconds", "started late, the last one", p.BehindLast.Seconds(), Seconds)
 		r.Result(name+"_unstarted", "due and never started", p.Unstarted(), Plain)
+	}
+}
+
+// setLoop lets the report say what kind of load it was.
+func (r *Run) setLoop(l Load) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report.Loop = "closed"
+	if l.Schedule != nil {
+		r.report.Loop = "open"
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -115,6 +116,14 @@ func (r *Run) Recorder(name string) *Recorder {
 	rec := newRecorder(name, r)
 	r.recorders = append(r.recorders, rec)
 	return rec
+}
+
+// Show makes the live line show this series from now on.
+func (r *Run) Show(rec *Recorder) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	others := slices.DeleteFunc(slices.Clone(r.recorders), func(o *Recorder) bool { return o == rec })
+	r.recorders = append([]*Recorder{rec}, others...)
 }
 
 // OnTick calls f every second of a window, and at its end.

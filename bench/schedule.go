@@ -21,6 +21,7 @@ type Schedule struct {
 	arrivals Arrivals
 	rnd      *rand.Rand
 	at       float64
+	next     func() time.Duration // if not nil, says when operations are due
 }
 
 // NewSchedule returns a schedule of rate operations a second, which must be above 0. rnd is its own.
@@ -31,8 +32,18 @@ func NewSchedule(rate float64, arrivals Arrivals, rnd *rand.Rand) *Schedule {
 	return &Schedule{mean: float64(time.Second) / rate, arrivals: arrivals, rnd: rnd}
 }
 
+// NewScheduleOf returns a schedule whose operations next says: about rate of them a second, each due at the time before or later.
+func NewScheduleOf(rate float64, next func() time.Duration) *Schedule {
+	s := NewSchedule(rate, Uniform, nil)
+	s.next = next
+	return s
+}
+
 // Next returns when the next operation is due, since the start.
 func (s *Schedule) Next() time.Duration {
+	if s.next != nil {
+		return s.next()
+	}
 	if s.arrivals == Uniform {
 		s.at += s.mean
 	} else {

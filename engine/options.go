@@ -77,7 +77,9 @@ type Options struct {
 	// as a run. Default 64 MiB. Larger: fewer, larger runs, longer recovery.
 	MemtableBytes int64
 	// RecentBytes is the heap for memtables that were flushed already and are
-	// kept so that readers at the tip cause no request. Default 64 MiB.
+	// kept so that readers at the tip cause no request. Default 64 MiB, or half as much
+	// again as MemtableBytes if that is more: a full memtable is a little larger than that, and must
+	// fit, or the tip would leave memory with every flush.
 	RecentBytes int64
 	// MaxUnflushedBytes bounds the record bytes, and bytes of changed cursors, that are not yet in runs: beyond
 	// it appends wait, and fail with ErrOverloaded when their context ends. A
@@ -195,7 +197,7 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.WALObjectBytes, DefaultWALObjectBytes)
 	setDefault(&o.WALInFlight, DefaultWALInFlight)
 	setDefault(&o.MemtableBytes, DefaultMemtableBytes)
-	setDefault(&o.RecentBytes, DefaultRecentBytes)
+	setDefault(&o.RecentBytes, max(DefaultRecentBytes, o.MemtableBytes+o.MemtableBytes/2))
 	setDefault(&o.MaxUnflushedBytes, DefaultUnflushedBytes)
 	setDefault(&o.MaxRuns, DefaultMaxRuns)
 	setDefault(&o.CacheBytes, DefaultCacheBytes)

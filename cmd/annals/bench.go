@@ -46,6 +46,8 @@ func newBench(p *process) *cobra.Command {
 		newBenchCompact(p),
 		newBenchFollow(p),
 		newFollowClients(p),
+		newBenchPoll(p),
+		newBenchScan(p),
 	)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {
@@ -381,4 +383,17 @@ func parseRate(text string) (float64, error) {
 	}
 	n, err := parseSize[int64](text)
 	return float64(n), err
+}
+
+// parseShare reads a part of a whole: 0.1 or 10%.
+func parseShare(text string) (float64, error) {
+	number, percent := strings.CutSuffix(text, "%")
+	f, err := strconv.ParseFloat(number, 64)
+	if percent {
+		f /= 100
+	}
+	if err != nil || !(f >= 0 && f <= 1) {
+		return 0, fmt.Errorf("%q is not a share from 0 to 1, such as 0.1 or 10%%", text)
+	}
+	return f, nil
 }

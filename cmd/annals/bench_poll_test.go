@@ -1,0 +1,77 @@
+package main
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// benchReport runs a benchmark of the built program and returns the report that it prints as JSON.
+func benchReport(t *testing.T, args ...string) (report struct {
+	Workload   string
+	Loop       string
+	Config     map[string]string
+	Results    map[string]json.RawMessage
+	Violations []string
+	Failures   []string
+}) {
+	t.Helper()
+	cmd := annals(t, append(append([]string{"bench"}, args...), "--json", "-")...)
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s", out)
+	require.NoError(t, json.Unmarshal(out, &report), "%s", out)
+	require.Empty(t, report.Violations)
+	require.Empty(t, report.Failures)
+	return report
+}
+
+func TestBinaryBenchPoll(t *testing.T) {
+	report := benchReport(t, "poll", "--store", "mem:", "--keys", "1000", "--preload", "1000", "--value-size", "100", "--rate", "1MB",
+		"--polls-per-second", "300", "--offline", "10%", "--offline-for", "200ms", "--duration", "500ms", "--warmup", "0s")
+	require.Equal(t, "poll", report.Workload)
+	require.Equal(t, "open", report.Loop)
+	require.Contains(t, report.Results, "poll_under_1s")
+	require.Contains(t, report.Results, "polls_left_out")
+	require.Equal(t, "10%", report.Config["offline"])
+
+	tip := benchReport(t, "poll", "--store", "mem:", "--http", "--keys", "1000", "--rate", "none", "--behind", "0s",
+		"--polls-per-second", "300", "--duration", "300ms", "--warmup", "0s")
+	require.Contains(t, tip.Results, "poll_latency")
+	require.NotContains(t, tip.Results, "append_latency")
+}
+
+func TestBinaryBenchScan(t *testing.T) {
+	store := "file:" + t.TempDir()
+	shape := []string{"scan", "--store", store, "--keys", "1000", "--value-size", "100", "--duration", "300ms"}
+	built := benchReport(t, append(shape, "--mode", "cold, count", "--records", "5000", "--hot-bytes", "100KB")...)
+	require.Equal(t, "scan", built.Workload)
+	require.Contains(t, built.Results, "built_records")
+	require.Contains(t, built.Results, "cold")
+	require.Contains(t, built.Results, "count")
+	require.NotContains(t, built.Results, "keys")
+	replay := benchReport(t, append(shape, "--mode", "replay", "--reuse", "--simulate-s3", "--replays", "1")...)
+	var result struct {
+		Records uint64  `json:"records"`
+		OfStore float64 `json:"of_store_bandwidth"`
+	}
+	require.NoError(t, json.Unmarshal(replay.Results["replay"], &result))
+	require.EqualValues(t, 1000, result.Records)
+	require.NotZero(t, result.OfStore)
+}
+
+// All faults of a command line come at once, and nothing is done.
+func TestBinaryBenchPollUsage(t *testing.T) {
+	for fault, args := range map[string][]string{
+		"exclude each other":  {"poll", "--behind", "1s", "--fastest", "1s"},
+		"from 0 to 1":         {"poll", "--offline", "110%"},
+		"not a number":        {"poll", "--polls-per-second", "0"},
+		"none of cold":        {"scan", "--mode", "luke"},
+		"would wait for ever": {"scan", "--consolidate", "--compaction", "off"},
+		"--closed and":        {"scan", "--closed", "--ops-per-second", "3"},
+	} {
+		out, err := annals(t, append(append([]string{"bench"}, args...), "--store", "mem:")...).CombinedOutput()
+		require.Equal(t, exitUsage, exitStatus(t, err), "%v: %s", args, out)
+		require.Contains(t, string(out), fault)
+	}
+}
