@@ -12,13 +12,17 @@ import (
 //   - one read has at most maxWindow requests under way beside its own; how many, it
 //     learns: more while it meets what is not in memory, fewer while it does not;
 //   - all reads together have at most maxAhead things fetched or being fetched ahead. Who gets no
-//     share of them goes on one by one: that costs time, never the result.
+//     share of them goes on one by one: that costs time, never the result;
+//   - of those, what long scans fetch in reads that count for several leaves sharedAhead to the others.
 const (
 	// maxWindow is how many steps ahead one read looks.
 	maxWindow = 16
 	// maxAhead bounds the memory of what was fetched ahead: each of them holds maxPrefetch of a
-	// table's records and 256 KiB of its metadata at most.
+	// table's records and 256 KiB of its metadata at most. One scan has maxWindow of them and
+	// sst.MaxAhead at most, in the table at which it stands and the next one together.
 	maxAhead = 128
+	// sharedAhead is the part of maxAhead that is not for large reads.
+	sharedAhead = maxAhead / 4
 	// maxPrefetch is the most that is fetched of the records of a table to which a scan has not
 	// come. It is above what one read of a scan takes, but for very large records.
 	maxPrefetch = 5 << 18
@@ -27,11 +31,19 @@ const (
 // slots counts what was fetched ahead. The zero value is ready; safe for concurrent use.
 type slots struct{ taken atomic.Int64 }
 
-func (s *slots) take() bool {
-	if s.taken.Add(1) <= maxAhead {
+// slotsOf returns for how many things a read ahead of n stored bytes counts.
+func slotsOf(n int64) int { return int((n + maxPrefetch - 1) / maxPrefetch) }
+
+// take takes n slots, or none.
+func (s *slots) take(n int) bool {
+	most := int64(maxAhead)
+	if n > 1 {
+		most -= sharedAhead
+	}
+	if s.taken.Add(int64(n)) <= most {
 		return true
 	}
-	s.taken.Add(-1)
+	s.taken.Add(int64(-n))
 	return false
 }
 
@@ -76,7 +88,7 @@ func (p *parallel) each(ctx context.Context, n int, f func(ctx context.Context, 
 	}
 	var helpers sync.WaitGroup
 	for range min(n-i-1, maxWindow) {
-		if !p.c.tables.ahead.take() {
+		if !p.c.tables.ahead.take(1) {
 			break
 		}
 		helpers.Add(1)

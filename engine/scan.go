@@ -207,6 +207,9 @@ func (it *Iterator) forward(v *view, want wanted, dst []Record) ([]Record, bool,
 	if err != nil {
 		return dst, false, err
 	}
+	if w != nil {
+		w.approach()
+	}
 	for w != nil {
 		rec, at, err := w.next(len(dst) > 0)
 		if err != nil || at == atPause {

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"math"
 	"slices"
 	"sync/atomic"
 
@@ -55,7 +54,6 @@ type walk struct {
 	cancel  context.CancelFunc
 	running atomic.Int32 // steps under way in the background
 	slots   int          // held by steps that were started
-	ahead   bool         // a slot is held by the read-ahead within table
 }
 
 // step is a part of the log that may hold records of the key: a group, a segment of one, or a table.
@@ -115,16 +113,20 @@ func (w *walk) end() {
 		w.cancel()
 	}
 	w.leaveTable()
+	for i := range w.queue {
+		if it := w.queue[i].records(); it != nil {
+			it.Close()
+		}
+	}
 	w.c.tables.ahead.give(w.slots)
 	w.slots, w.queue, w.groups, w.runs = 0, nil, nil, nil
 }
 
 func (w *walk) leaveTable() {
-	w.table, w.iter = nil, nil
-	if w.ahead {
-		w.ahead = false
-		w.c.tables.ahead.give(1)
+	if w.iter != nil {
+		w.iter.Close()
 	}
+	w.table, w.iter = nil, nil
 }
 
 // walkedTo is what next came to.
@@ -185,6 +187,7 @@ func (w *walk) nextTable() (bool, error) {
 		}
 		if out.iter != nil {
 			w.table, w.iter = s.table, out.iter
+			w.iter.Continue(w.bytes, 0)
 			return true, nil
 		}
 		if len(out.steps) > 0 {
@@ -194,11 +197,34 @@ func (w *walk) nextTable() (bool, error) {
 	return false, nil
 }
 
+// approach starts the steps behind the table at which the walk stands once it has found all of that, and reads
+// ahead in the first of them.
+func (w *walk) approach() {
+	if w.iter == nil || w.window == 0 || !w.iter.Ending() {
+		return
+	}
+	w.lookAhead(false)
+	if len(w.queue) > 0 {
+		if next := w.queue[0].records(); next != nil {
+			next.Continue(w.bytes, w.iter.Ahead())
+			next.LookAhead(w.ctx)
+		}
+	}
+}
+
+// records returns the iterator of a table that was opened in the background, once it is there.
+func (s *step) records() *sst.Iter {
+	if s.job == nil || !s.job.finished() {
+		return nil
+	}
+	return s.job.outcome.iter
+}
+
 // take returns the outcome of a step: its own, if it is not under way yet.
 func (w *walk) take(s *step) (*outcome, error) {
 	if s.job == nil {
 		w.inline = outcome{}
-		w.resolve(w.ctx, s, w.hint(), math.MaxInt64, &w.inline)
+		w.resolve(w.ctx, s, w.hint(), 0, &w.inline)
 		return &w.inline, w.inline.err
 	}
 	select {
@@ -334,7 +360,7 @@ func (j *job) finished() bool {
 
 // start takes a step in the background, or reports that too much is under way.
 func (w *walk) start(s *step) bool {
-	if w.running.Load() >= maxWindow || !w.c.tables.ahead.take() {
+	if w.running.Load() >= maxWindow || !w.c.tables.ahead.take(1) {
 		return false
 	}
 	w.slots++
@@ -349,15 +375,18 @@ func (w *walk) start(s *step) bool {
 	return true
 }
 
-// Run implements sst.Background for the read-ahead within the table at which the walk stands.
-func (w *walk) Run(f func(context.Context)) bool {
-	if !w.ahead && !w.c.tables.ahead.take() {
-		return false
-	}
-	w.ahead = true
+// Take implements sst.Background for the read-ahead within tables.
+func (w *walk) Take(n int64) bool {
+	return w.c.tables.ahead.take(slotsOf(n))
+}
+
+// Give implements sst.Background.
+func (w *walk) Give(n int64) { w.c.tables.ahead.give(slotsOf(n)) }
+
+// Go implements sst.Background.
+func (w *walk) Go(f func(context.Context)) {
 	ctx := w.lifetime()
 	w.c.env.Go("read ahead", func() { f(ctx) })
-	return true
 }
 
 func (w *walk) lifetime() context.Context {
@@ -415,8 +444,7 @@ func (w *walk) open(ctx context.Context, s *step, hint sst.Hint, most int64, rea
 		return nil, err
 	}
 	if w.backward {
-		it := reader.ScanBackward(w.key, w.rng, hint)
-		return it, it.Prime(ctx, most)
+		return prime(ctx, reader.ScanBackward(w.key, w.rng, hint), most, reads)
 	}
 	rng := w.rng
 	if w.since > s.table.firstTime {
@@ -426,6 +454,14 @@ func (w *walk) open(ctx context.Context, s *step, hint sst.Hint, most int64, rea
 		}
 		rng.Start = seq
 	}
-	it := reader.Scan(w.key, rng, hint)
-	return it, it.Prime(ctx, most)
+	return prime(ctx, reader.Scan(w.key, rng, hint), most, reads)
+}
+
+// prime fetches what fits into most, and counts what does not.
+func prime(ctx context.Context, it *sst.Iter, most int64, reads *atomic.Uint32) (*sst.Iter, error) {
+	err := it.Prime(ctx, most)
+	if it.Late() {
+		reads.Add(1)
+	}
+	return it, err
 }

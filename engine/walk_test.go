@@ -16,6 +16,7 @@ import (
 
 	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/objstore/fault"
+	"github.com/annalsdb/annals/sst"
 )
 
 // roundTrip is the time that a GET takes in simulations: too little to be sent twice.
@@ -322,6 +323,41 @@ func TestReadAheadWithinAKey(t *testing.T) {
 		require.LessOrEqual(t, data, 11, "nothing is read twice, though the cache keeps nothing and there are many chunks")
 		waited := n - float64(used)/float64(roundTrip)
 		require.Less(t, waited, 4.5, "the metadata, two ranges, and no more")
+		require.Zero(t, c.tables.ahead.taken.Load())
+	})
+}
+
+// A replay that has gone on for long does not begin anew in the next table: what that holds is under way
+// while the one before is used.
+func TestReplayGoesOnBetweenTables(t *testing.T) {
+	const tables, records = 8, 200
+	value := strings.Repeat("0123456789abcdef", 1<<10)
+	slowLayout(t, func(l *layout) {
+		l.blockBytes = 32 << 10
+		var active [][]Record
+		for s := range tables {
+			active = append(active, l.records(records, func(i int) (string, string) { return "k", scramble(value, s*records+i+1) }))
+		}
+		l.segment(false, active...)
+	}, func(t *testing.T, l *layout, m *meter, c *core) {
+		it := c.Scan(t.Context(), []byte("k"), All(), ScanOptions{})
+		var got []Record
+		used := time.Duration(0)
+		n := trips(func() {
+			for rec := range it.All() {
+				got = append(got, rec)
+				time.Sleep(roundTrip / 200) // a table is used in one round trip
+				used += roundTrip / 200
+				require.LessOrEqual(t, c.tables.ahead.taken.Load(), int64(slotsOf(2*sst.MaxAhead)+maxWindow))
+			}
+		})
+		requireSame(t, l.want("k", All()), got)
+		require.NoError(t, it.Err())
+		meta, data := m.gets()
+		require.Equal(t, tables, meta)
+		require.LessOrEqual(t, data, 4*tables) // of 3.3 MB each
+		waited := n - float64(used)/float64(roundTrip)
+		require.Less(t, waited, 7., "in the first tables, while it is not yet known to be long; not one for each")
 		require.Zero(t, c.tables.ahead.taken.Load())
 	})
 }

@@ -1,11 +1,13 @@
 package sst
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 
@@ -17,24 +19,45 @@ import (
 // background runs what readers want to have done in the background.
 type background struct {
 	sync.WaitGroup
-	ctx     context.Context
-	started int // by one goroutine
-	refuse  func() bool
+	ctx    context.Context
+	refuse func() bool
+	// By the goroutine that uses the iterator:
+	started    int
+	lent, most int64
+	taken      []int64 // what each call of Take lent
 }
 
-func (b *background) Run(f func(context.Context)) bool {
+func (b *background) Take(n int64) bool {
 	if b.refuse != nil && b.refuse() {
 		return false
 	}
-	b.started++
-	b.Go(func() { f(b.ctx) })
+	b.lent += n
+	b.most = max(b.most, b.lent)
+	b.taken = append(b.taken, n)
 	return true
 }
 
-// backgroundFunc takes all.
-type backgroundFunc func(f func(context.Context))
+func (b *background) Give(n int64) {
+	i := slices.Index(b.taken, n)
+	if i < 0 {
+		panic("what was not lent is given back")
+	}
+	b.taken = slices.Delete(b.taken, i, i+1)
+	b.lent -= n
+}
 
-func (b backgroundFunc) Run(f func(context.Context)) bool { b(f); return true }
+func (b *background) Go(f func(context.Context)) {
+	b.started++
+	b.WaitGroup.Go(func() { f(b.ctx) })
+}
+
+// held keeps from beginning what is to be read ahead.
+type held struct {
+	background
+	pending []func(context.Context)
+}
+
+func (b *held) Go(f func(context.Context)) { b.pending = append(b.pending, f) }
 
 func openAhead(t testing.TB, body []byte, info Info, o ReaderOptions) (*Reader, *memSource, *background) {
 	t.Helper()
@@ -47,8 +70,8 @@ func openAhead(t testing.TB, body []byte, info Info, o ReaderOptions) (*Reader, 
 	return r, src, b
 }
 
-// With reading ahead a scan returns the same, and reads the same ranges, whatever the cache does
-// and whether the background takes it or not.
+// With reading ahead a scan returns the same, and reads what it needs once, whatever the cache does
+// and whether the background takes it or not. In the end everything was given back.
 func TestReadAheadChangesNothing(t *testing.T) {
 	recs, body, info := hotTable(300, 3000)
 	want := ofKey(recs, []byte("warm"), base.All())
@@ -73,19 +96,120 @@ func TestReadAheadChangesNothing(t *testing.T) {
 			plain.opts.ReadAhead = opts.ReadAhead
 			src.take(info.MetaOffset)
 			requireRecords(t, want[from:to], collect(t, plain.Scan([]byte("warm"), rng, Hint{})))
-			require.Equal(t, src.reads, ahead)
+			require.Equal(t, covered(src.reads), covered(ahead))
 		}
 		var got []base.Record
 		for _, rec := range collect(t, r.ScanBackward([]byte("warm"), rng, Hint{})) {
 			got = append([]base.Record{rec}, got...)
 		}
 		requireRecords(t, want[from:to], got)
+		require.Empty(t, b.taken)
 	}
 	require.NotZero(t, started)
 }
 
-// A scan reads ahead once it has gone on beyond its first read, one read at a time, and not
-// beyond what the hint asks for.
+// covered is the bytes that the reads fetched, each once.
+func covered(reads [][2]int64) [2]int64 {
+	reads = slices.Clone(reads)
+	slices.SortFunc(reads, func(a, b [2]int64) int { return cmp.Compare(a[0], b[0]) })
+	all := reads[0]
+	for _, r := range reads[1:] {
+		if r[0] != all[0]+all[1] {
+			panic(fmt.Sprintf("%v does not follow %v", r, all))
+		}
+		all[1] += r[1]
+	}
+	return all
+}
+
+// A long scan has more and more under way, in larger and larger reads, within the bounds.
+func TestReadAheadGrows(t *testing.T) {
+	recs, body, info := hotTable(4000, 20_000) // 64 MB
+	want := ofKey(recs, []byte("warm"), base.All())
+	r, src, b := openAhead(t, body, info, ReaderOptions{})
+	read := int64(0) // by records returned
+	it := r.Scan([]byte("warm"), base.All(), Hint{})
+	for i := range want {
+		rec, ok, err := it.Next(context.Background())
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Equal(t, want[i].Sequence, rec.Sequence)
+		read += int64(len(rec.Value))
+		require.LessOrEqual(t, it.Ahead(), read+DefaultReadAhead, "never more ahead than was read")
+		require.LessOrEqual(t, it.Ahead(), int64(MaxAhead))
+	}
+	_, ok, err := it.Next(context.Background())
+	require.NoError(t, err)
+	require.False(t, ok)
+	b.Wait()
+	require.Empty(t, b.taken)
+	require.Greater(t, b.most, int64(MaxAhead*3/4), "in the end much is under way")
+	require.LessOrEqual(t, b.most, int64(MaxAhead+MaxRead), "ahead, and what is used")
+	large := 0
+	for _, read := range src.reads {
+		require.LessOrEqual(t, read[1], int64(MaxRead+128<<10))
+		if read[1] >= MaxRead {
+			large++
+		}
+	}
+	require.GreaterOrEqual(t, large, 8)
+	require.Less(t, len(src.reads), 25)
+}
+
+// A scan that comes from another table goes on as fast, within what that has under way; one that is closed, or fails, keeps nothing.
+func TestReadAheadContinues(t *testing.T) {
+	ctx := context.Background()
+	_, body, info := hotTable(1000, 12_000)
+	opened := func(before, held int64) (*Iter, *background, *memSource) {
+		r, src, b := openAhead(t, body, info, ReaderOptions{})
+		it := r.Scan([]byte("warm"), base.All(), Hint{})
+		require.NoError(t, it.Prime(ctx, math.MaxInt64))
+		it.Continue(before, held)
+		it.LookAhead(ctx)
+		b.Wait()
+		return it, b, src
+	}
+	for _, c := range []struct{ before, held, least, most int64 }{
+		{0, 0, 0, 0}, // it may end within its first read
+		{1 << 20, 0, 1 << 20, 3 << 20},
+		{4 << 20, 0, 4 << 20, 6 << 20},
+		{64 << 20, 0, 7 << 20, MaxAhead}, // all of it
+		{64 << 20, MaxAhead - 5<<20, 4 << 20, 5 << 20},
+		{64 << 20, MaxAhead, 0, 0},
+	} {
+		it, b, _ := opened(c.before, c.held)
+		require.GreaterOrEqual(t, b.lent, c.least, c)
+		require.LessOrEqual(t, b.lent, c.most, c)
+		require.Equal(t, b.lent, it.Ahead())
+		for range 5 {
+			_, ok, err := it.Next(ctx)
+			require.NoError(t, err)
+			require.True(t, ok)
+		}
+		it.Close()
+		require.Empty(t, b.taken)
+		_, _, err := it.Next(ctx)
+		require.Error(t, err)
+		it.Close()
+	}
+	it, _, src := opened(64<<20, 0)
+	require.True(t, it.Ending())
+	reads := len(src.reads)
+	n := 0
+	for {
+		_, ok, err := it.Next(ctx)
+		require.NoError(t, err)
+		if !ok {
+			break
+		}
+		n++
+	}
+	require.Equal(t, 9600, n)
+	require.Len(t, src.reads, reads, "all was under way")
+}
+
+// A scan reads ahead once it has gone on beyond its first read, or at once if it says that it
+// wants more, and not beyond what the hint asks for.
 func TestReadAheadBegins(t *testing.T) {
 	_, body, info := hotTable(1000, 12_000)
 	for _, c := range []struct {
@@ -96,13 +220,16 @@ func TestReadAheadBegins(t *testing.T) {
 		{Hint{}, 0, 0},
 		{Hint{}, 1, 1},
 		{Hint{}, 900, 1},  // about 1000 records a MiB, at 1 MiB a read
-		{Hint{}, 1200, 3}, // the second, and one ahead
-		{Hint{}, 2500, 4}, // the third, and one ahead
+		{Hint{}, 1200, 4}, // the second, and as much ahead as was read
+		{Hint{}, 2500, 6}, // the third, and three ahead
 		{Hint{}, 9600, 9}, // the end
+		{Hint{Records: 10}, 10, 1},
+		{Hint{Records: 1000}, 1, 1},
+		{Hint{Records: 1500}, 1, 2},
 		{Hint{Records: 1500}, 1400, 2},
 		{Hint{Bytes: 1_500_000}, 1400, 2},
-		{Hint{Records: 2500}, 1400, 3},
-		{Hint{Bytes: 2_500_000}, 1400, 3},
+		{Hint{Records: 2500}, 1, 3},
+		{Hint{Bytes: 2_500_000}, 2400, 3},
 	} {
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
 			r, src, b := openAhead(t, body, info, ReaderOptions{})
@@ -172,10 +299,10 @@ func TestReadAheadFails(t *testing.T) {
 	}
 	t.Run("waiting", func(t *testing.T) {
 		r, _, _ := openAhead(t, body, info, ReaderOptions{})
-		var pending func(context.Context)
-		r.opts.Background = backgroundFunc(func(f func(context.Context)) { pending = f })
+		b := new(held)
+		r.opts.Background = b
 		it := r.Scan([]byte("warm"), base.All(), Hint{})
-		for pending == nil {
+		for b.pending == nil {
 			_, ok, err := it.Next(ctx)
 			require.NoError(t, err)
 			require.True(t, ok)
@@ -187,7 +314,9 @@ func TestReadAheadFails(t *testing.T) {
 			_, _, err = it.Next(ended)
 		}
 		require.ErrorIs(t, err, context.Canceled, "nobody waits for what does not come")
-		pending(ctx)
+		for _, f := range b.pending {
+			f(ctx)
+		}
 	})
 }
 

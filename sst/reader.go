@@ -51,7 +51,7 @@ type ReaderOptions struct {
 	Cache Cache
 	// ReadAhead is the most stored bytes that one read of adjacent data blocks
 	// fetches, apart from the first and the last of them; 0 means
-	// DefaultReadAhead. A scan holds as much, and twice as much with Background.
+	// DefaultReadAhead. A scan holds as much, and with Background what that grants.
 	ReadAhead int64
 	// SkipFilter says that the caller knows already that the table holds the keys
 	// it asks for: the filter is not read. If it is wrong, reads cost more and
@@ -60,14 +60,6 @@ type ReaderOptions struct {
 	// Background, when not nil, is used by scans that go on to read ahead of what
 	// they return.
 	Background Background
-}
-
-// Background starts work for a scan. Run runs f in another goroutine, with a context
-// that lives as long as what f reads is wanted, or refuses and returns false. It is
-// called by the goroutine that uses the iterator. When the context ends before the
-// scan does, the scan ends with its error.
-type Background interface {
-	Run(f func(context.Context)) bool
 }
 
 // Reader reads one table. It is safe for concurrent use; the iterators that it

@@ -31,11 +31,12 @@ type Iter struct {
 	err     error
 
 	run   blockRun
-	runs  int        // found so far
-	late  bool       // run is found, but not fetched
-	ahead *readAhead // the run after run, being fetched; it owns pos and done until it is finished
-	group group      // of the key in the current block
-	fresh bool       // the cursor of group stands on a record that is not yet returned
+	runs  int       // made current, or primed, so far
+	late  bool      // run is found, but not fetched
+	ahead readAhead // the runs after run
+	found extent    // of the scan up to the last run that was found
+	group group     // of the key in the current block
+	fresh bool      // the cursor of group stands on a record that is not yet returned
 	// Backward only: the records of group that come next, the very next last,
 	// and where the cursor stood before each strideRecords records before those.
 	back  []place
@@ -62,6 +63,7 @@ type place struct {
 type blockRun struct {
 	blocks []runBlock
 	next   int
+	cold   bool   // the first block was not cached
 	buf    []byte // stored bytes of the blocks that are not decoded, from offset on
 	offset int64
 }
@@ -161,7 +163,9 @@ func (it *Iter) nextBlock(ctx context.Context) (bool, error) {
 		if ok, err := it.fill(ctx); !ok || err != nil {
 			return false, err
 		}
-	} else if it.late {
+	}
+	it.LookAhead(ctx) // before it waits for the current run
+	if it.late {
 		it.late = false
 		if err := it.run.fetch(ctx, it.r); err != nil {
 			return false, err
@@ -201,47 +205,49 @@ func (it *Iter) enter(g group) {
 
 // Prime fetches what the first Next needs, in one read if it is not cached, so that
 // this costs no time then; but not more than so many stored bytes of records: what
-// is larger is left to Next. Later it does nothing.
+// is larger is left to Next, which reads at the same time whatever else the scan is known to want. Later it does nothing.
 func (it *Iter) Prime(ctx context.Context, most int64) error {
 	if it.err != nil || it.runs > 0 {
 		return it.err
 	}
 	it.runs++
 	var ok bool
-	if ok, it.err = it.find(ctx, &it.run, 0, 0); !ok || it.err != nil {
+	if ok, it.err = it.find(ctx, &it.run, it.r.opts.ReadAhead); !ok || it.err != nil {
 		return it.err
 	}
+	it.ahead.read = it.run.size()
 	if it.late = it.run.size() > most; !it.late {
 		it.err = it.run.fetch(ctx, it.r)
 	}
 	return it.err
 }
 
-// fill makes the next blocks of the scan its run and, once the scan has gone on
-// beyond its first run, has those after them fetched meanwhile.
+// fill makes the next blocks of the scan its run. Unless they were fetched ahead, they are not yet fetched.
 func (it *Iter) fill(ctx context.Context) (ok bool, err error) {
-	if it.ahead != nil {
-		ok, err = it.takeAhead(ctx)
+	it.runs++
+	if len(it.ahead.queue) > 0 {
+		ok, err = true, it.takeAhead(ctx)
 	} else {
 		it.run.reset()
-		if ok, err = it.find(ctx, &it.run, it.records, it.bytes); ok && err == nil {
-			err = it.run.fetch(ctx, it.r)
-		}
+		it.giveBack()
+		it.found = extent{records: it.records, bytes: it.bytes}
+		ok, err = it.find(ctx, &it.run, it.r.opts.ReadAhead)
+		it.late = true
 	}
-	it.runs++
-	if ok && err == nil && it.runs > 1 && it.run.buf != nil && !it.done && it.r.opts.Background != nil {
-		it.readAhead()
+	if it.run.cold {
+		it.ahead.read += it.run.size()
 	}
 	return ok, err
 }
 
 // find finds the next blocks of the scan that one read is to fetch: one, if that is
-// cached. The scan has so many records and bytes without them.
-func (it *Iter) find(ctx context.Context, run *blockRun, records, size int64) (bool, error) {
+// cached, else as many as have about most stored bytes, or all that the hint asks for.
+func (it *Iter) find(ctx context.Context, run *blockRun, most int64) (bool, error) {
 	ok, err := it.advance(ctx)
 	if !ok || err != nil {
 		return false, err
 	}
+	before := it.found
 	for {
 		ref := it.pos.ref()
 		blk := it.r.cachedData(&ref)
@@ -249,8 +255,9 @@ func (it *Iter) find(ctx context.Context, run *blockRun, records, size int64) (b
 		if blk != nil {
 			break
 		}
-		// The run is as long as the hint and ReadAhead want it.
-		if r, b, stored := run.extent(len(it.key), it.backward); stored >= it.r.opts.ReadAhead || it.hint.metBy(records+r, size+b) {
+		e := run.extent(len(it.key), it.backward)
+		it.found = extent{records: before.records + e.records, bytes: before.bytes + e.bytes}
+		if e.stored >= most || it.hint.metBy(it.found) {
 			break
 		}
 		if ok, err = it.advance(ctx); err != nil {
@@ -259,47 +266,12 @@ func (it *Iter) find(ctx context.Context, run *blockRun, records, size int64) (b
 			break
 		}
 	}
+	run.cold = run.blocks[0].blk == nil
 	return true, nil
 }
 
-// readAhead is a run that is fetched while the one before it is used.
-type readAhead struct {
-	done chan struct{} // closed when the other fields are set
-	run  blockRun
-	ok   bool
-	err  error
-}
-
-// readAhead begins to fetch the run after the current one, unless that has all
-// that the hint asks for.
-func (it *Iter) readAhead() {
-	records, size, _ := it.run.extent(len(it.key), it.backward)
-	records, size = records+it.records, size+it.bytes
-	if it.hint.metBy(records, size) {
-		return
-	}
-	a := &readAhead{done: make(chan struct{})}
-	if it.r.opts.Background.Run(func(ctx context.Context) {
-		defer close(a.done)
-		if a.ok, a.err = it.find(ctx, &a.run, records, size); a.ok && a.err == nil {
-			a.err = a.run.fetch(ctx, it.r)
-		}
-	}) {
-		it.ahead = a
-	}
-}
-
-// takeAhead waits for the run that is being fetched and makes it the current one.
-func (it *Iter) takeAhead(ctx context.Context) (bool, error) {
-	a := it.ahead
-	select {
-	case <-a.done:
-	case <-ctx.Done():
-		return false, ctx.Err()
-	}
-	it.ahead, it.run = nil, a.run
-	return a.ok, a.err
-}
+// Late reports whether Prime left to Next what is not cached.
+func (it *Iter) Late() bool { return it.late && it.run.cold }
 
 // advance moves pos to the next block of the scan.
 func (it *Iter) advance(ctx context.Context) (ok bool, err error) {
@@ -336,27 +308,36 @@ func (it *Iter) seek(ctx context.Context) (bool, error) {
 	return !it.backward && bytes.Equal(first.key, it.key) && first.f[fieldSequence] < it.rng.End, nil
 }
 
-// metBy reports whether so many records, or bytes, are all that the hint asks for.
-func (h Hint) metBy(records, size int64) bool {
-	return h.Records > 0 && records >= int64(h.Records) || h.Bytes > 0 && size >= h.Bytes
+// bounded reports whether the hint says how much is wanted.
+func (h Hint) bounded() bool { return h.Records > 0 || h.Bytes > 0 }
+
+// metBy reports whether so much is all that the hint asks for.
+func (h Hint) metBy(e extent) bool {
+	return h.Records > 0 && e.records >= int64(h.Records) || h.Bytes > 0 && e.bytes >= h.Bytes
 }
 
-// extent returns how many records, and bytes of their values, the run is known to hold of the
-// scan, and its size as ReadAhead counts it. How much of its first block belongs to the scan
-// is not known, so that block does not count, nor do the bytes of the last.
-func (run *blockRun) extent(keyBytes int, backward bool) (records, size, stored int64) {
+// extent is how much of a scan some blocks are known to hold at least.
+type extent struct {
+	records int64
+	bytes   int64 // of their values
+	stored  int64 // as ReadAhead counts it
+}
+
+// extent returns what the run is known to hold of the scan. How much of its first block belongs
+// to the scan is not known, so that block does not count, nor do the bytes of the last.
+func (run *blockRun) extent(keyBytes int, backward bool) extent {
 	n := len(run.blocks)
 	if n < 2 {
-		return 0, 0, 0
+		return extent{}
 	}
 	first, second, last := &run.blocks[0].ref, &run.blocks[1].ref, &run.blocks[n-1].ref
 	if backward {
-		records = int64(first.records - last.records)
-		return records, int64(first.bytes-last.bytes) - records*int64(keyBytes), first.offset - last.end()
+		records := int64(first.records - last.records)
+		return extent{records, int64(first.bytes-last.bytes) - records*int64(keyBytes), first.offset - last.end()}
 	}
-	records = int64(last.records - second.records)
-	size = int64(last.bytes-second.bytes) - records*int64(keyBytes)
-	return records + int64(last.count), size, last.offset - second.offset
+	records := int64(last.records - second.records)
+	bytes := int64(last.bytes-second.bytes) - records*int64(keyBytes)
+	return extent{records + int64(last.count), bytes, last.offset - second.offset}
 }
 
 // size is the stored size of the run's blocks together.
@@ -369,7 +350,7 @@ func (run *blockRun) size() (n int64) {
 
 func (run *blockRun) reset() {
 	clear(run.blocks) // do not keep used blocks in memory
-	run.blocks, run.next, run.buf = run.blocks[:0], 0, nil
+	run.blocks, run.next, run.cold, run.buf = run.blocks[:0], 0, false, nil
 }
 
 // fetch reads, at once, the stored bytes of all blocks of the run that are not
