@@ -25,35 +25,6 @@ const trailerSize = 1 + 4 + 8
 // claim, and so what a reader allocates for it at most (I9).
 func maxDecoded(n int) int { return 1<<20 + 256*n }
 
-// zstdWindow is enough for blocks of ordinary size and keeps the encoder of a
-// Writer small.
-const zstdWindow = 1 << 20
-
-// packer compresses what a Writer stores. The zero value is ready.
-type packer struct{ enc *zstd.Encoder }
-
-// append compresses data behind b, or copies it if that does not help.
-func (p *packer) append(b, data []byte) ([]byte, codec) {
-	if p.enc == nil {
-		p.enc = newEncoder()
-	}
-	start := len(b)
-	b = p.enc.EncodeAll(data, b)
-	if n := len(b) - start; n <= len(data)-len(data)/16-1 && len(data) <= maxDecoded(n) {
-		return b, codecZstd
-	}
-	return append(b[:start], data...), codecRaw
-}
-
-func newEncoder() *zstd.Encoder {
-	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
-		zstd.WithEncoderCRC(false), zstd.WithWindowSize(zstdWindow), zstd.WithLowerEncoderMem(true))
-	if err != nil {
-		panic("sst: make a zstd encoder: " + err.Error()) // only bad options fail
-	}
-	return enc
-}
-
 // decoder serves all Readers: it is a pool of GOMAXPROCS block decoders without
 // goroutines of its own. It is made when the program starts, not at first use,
 // because the channel inside must not belong to one test's synctest bubble.

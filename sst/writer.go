@@ -250,7 +250,7 @@ func (w *Writer) flushBlock() {
 	records, start := w.block.records, len(w.body)
 	data := w.block.finish()
 	var c codec
-	w.body, c = w.pack.append(w.body, data)
+	w.body, c = w.pack.appendData(w.body, data)
 	w.endBlock(start, c, len(data), records)
 }
 
