@@ -1,6 +1,9 @@
 package sst
 
-import "github.com/klauspost/compress/zstd"
+import (
+	"github.com/klauspost/compress/s2"
+	"github.com/klauspost/compress/zstd"
+)
 
 // zstdWindow is enough for blocks of ordinary size and keeps the encoder of a
 // Writer small.
@@ -18,6 +21,8 @@ const (
 // packer compresses what a Writer stores. The zero value is ready. What it makes
 // depends on nothing but what it was given before.
 type packer struct {
+	fast bool // data blocks are S2
+
 	enc   *zstd.Encoder
 	plain *zstd.Encoder // without entropy coding of literals
 	probe []byte        // memory of the second form of a block
@@ -28,12 +33,15 @@ type packer struct {
 
 // append compresses a block of metadata behind b, or copies it if that does not help.
 func (p *packer) append(b, data []byte) ([]byte, codec) {
-	return smaller(p.encode(b, data), len(b), data)
+	return smaller(p.encode(b, data), len(b), data, codecZstd)
 }
 
 // appendData compresses a data block behind b, or copies it if that does not help.
 func (p *packer) appendData(b, data []byte) ([]byte, codec) {
 	start := len(b)
+	if p.fast {
+		return smaller(appendS2(b, data), start, data, codecS2)
+	}
 	p.blocks++
 	switch {
 	case p.blocks%probeEvery == 0:
@@ -44,7 +52,7 @@ func (p *packer) appendData(b, data []byte) ([]byte, codec) {
 	default:
 		b = p.encode(b, data)
 	}
-	return smaller(b, start, data)
+	return smaller(b, start, data, codecZstd)
 }
 
 // encode appends data as a zstd frame.
@@ -53,6 +61,15 @@ func (p *packer) encode(b, data []byte) []byte {
 		p.enc = newEncoder()
 	}
 	return p.enc.EncodeAll(data, b)
+}
+
+// appendS2 appends data as an S2 block.
+func appendS2(b, data []byte) []byte {
+	free := b[len(b):cap(b)]
+	if len(free) < s2.MaxEncodedLen(len(data)) {
+		return append(b, s2.Encode(nil, data)...)
+	}
+	return b[:len(b)+len(s2.Encode(free, data))]
 }
 
 // compare decides whether entropy coding, which makes n bytes of data, is useless.
@@ -70,9 +87,9 @@ func (p *packer) compare(data []byte, n int) {
 
 // smaller returns b, which ends with the compressed form of data at start, or with data itself
 // if that form is hardly smaller, or so small that a reader would refuse it.
-func smaller(b []byte, start int, data []byte) ([]byte, codec) {
+func smaller(b []byte, start int, data []byte, c codec) ([]byte, codec) {
 	if n := len(b) - start; n <= len(data)-len(data)/16-1 && len(data) <= maxDecoded(n) {
-		return b, codecZstd
+		return b, c
 	}
 	return append(b[:start], data...), codecRaw
 }

@@ -95,6 +95,7 @@ var libraries = map[string][]string{
 	"github.com/anishathalye/porcupine":  {"fuzz/history"},
 	"github.com/maypok86/otter/":         {"engine"},
 	"github.com/klauspost/compress/zstd": {"sst", "manifest", "state"},
+	"github.com/klauspost/compress/s2":   {"sst"},
 }
 
 // source is one parsed file.
