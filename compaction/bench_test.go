@@ -139,13 +139,19 @@ func (l load) build(b *testing.B) (*fixture, Job) {
 	return f, f.job()
 }
 
-// BenchmarkConsolidate merges all runs of a segment. Store requests cost no more than a copy of what
+// BenchmarkRelieve merges runs of the active segment. Store requests cost no more than a copy of what
 // they read.
-func BenchmarkConsolidate(b *testing.B) {
+func BenchmarkRelieve(b *testing.B) { benchmark(b, Relieve) }
+
+// BenchmarkConsolidate merges the same runs when the segment is sealed.
+func BenchmarkConsolidate(b *testing.B) { benchmark(b, Consolidate) }
+
+func benchmark(b *testing.B, kind Kind) {
 	for _, l := range loads {
 		for _, parts := range []int{1, 2} {
 			b.Run(fmt.Sprintf("%s/parts=%d", l.name, parts), func(b *testing.B) {
 				f, job := l.build(b)
+				job.Kind = kind
 				r := f.runner(discard{f.store})
 				r.Env, r.MaxBufferBytes, r.Parts = base.SystemEnv(), 0, parts
 				c := newCost(b, job.Bytes)

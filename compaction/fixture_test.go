@@ -28,12 +28,17 @@ type fixture struct {
 	// tableBytes is the stored size at which flushes are cut into tables.
 	tableBytes int64
 	blockBytes int // of flushes
+	// compression of flushes; newFixture sets what the engine has.
+	compression sst.Compression
 	// timeOff is added to timestamps, in milliseconds.
 	timeOff int64
 }
 
 func newFixture(seed uint64, l Limits) *fixture {
-	return &fixture{tree: newTree(l), store: mem.New(mem.Options{}), rng: rand.New(rand.NewPCG(seed, 7)), tableBytes: 1 << 40, blockBytes: 4 << 10}
+	return &fixture{
+		tree: newTree(l), store: mem.New(mem.Options{}), rng: rand.New(rand.NewPCG(seed, 7)),
+		tableBytes: 1 << 40, blockBytes: 4 << 10, compression: sst.Fast,
+	}
 }
 
 // value makes n bytes that compress about 2 to 1.
@@ -74,7 +79,7 @@ func (f *fixture) append(t testing.TB, n int, key func(i int) []byte, value func
 	r := &manifest.Run{Id: f.id(), Start: start, End: next}
 	for len(recs) > 0 {
 		ref := base.ObjectID{Kind: base.KindSST, Role: base.RoleWriter, Epoch: 1, Segment: f.active().Id, ULID: base.ULID(f.id())}
-		w := sst.NewWriter(sst.WriterOptions{ID: ref.ULID, Segment: ref.Segment, BlockBytes: f.blockBytes})
+		w := sst.NewWriter(sst.WriterOptions{ID: ref.ULID, Segment: ref.Segment, BlockBytes: f.blockBytes, Compression: f.compression})
 		for len(recs) > 0 && w.EstimatedSize() < f.tableBytes {
 			w.Add(recs[0].Key, recs[0].Sequence, recs[0].Timestamp, recs[0].Value)
 			recs = recs[1:]

@@ -65,7 +65,9 @@ func (o *output) begin(ctx context.Context) error {
 		Tree: t.r.Tree, Kind: base.KindSST, Role: base.RoleCompactor,
 		Epoch: t.r.Epoch, Segment: t.job.First, ULID: t.r.Env.NewULID(),
 	}
-	o.w = sst.NewWriter(sst.WriterOptions{ID: o.ref.ULID, Segment: t.job.First, BlockBytes: t.limits.BlockBytes, Buffer: buf})
+	o.w = sst.NewWriter(sst.WriterOptions{
+		ID: o.ref.ULID, Segment: t.job.First, BlockBytes: t.limits.BlockBytes, Compression: t.job.compression(), Buffer: buf,
+	})
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/manifest"
+	"github.com/annalsdb/annals/sst"
 )
 
 // Kind says why runs are merged.
@@ -71,6 +72,15 @@ func newJob(kind Kind, first, last uint32, inputs []*manifest.Run) Job {
 		}
 	}
 	return j
+}
+
+// compression is what suits the outputs of a job: those of the active segment are merged again when it
+// is sealed.
+func (j *Job) compression() sst.Compression {
+	if j.Kind == Relieve {
+		return sst.Fast
+	}
+	return sst.Dense
 }
 
 func (j *Job) addSums(records, bytes, stored uint64) {

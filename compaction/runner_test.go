@@ -111,6 +111,30 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// TestCompressionByKind: the same records take more bytes while their segment is active than
+// when it is sealed, and merging what is sealed leaves them as they are.
+func TestCompressionByKind(t *testing.T) {
+	f := newFixture(1, Limits{})
+	for range 4 {
+		f.append(t, 500, func(int) []byte { return fmt.Appendf(nil, "k%04d", f.rng.IntN(200)) }, func(int) []byte {
+			v := make([]byte, 176)
+			text(f.rng, v)
+			return v
+		})
+	}
+	job := f.job()
+	stored := map[Kind]uint64{}
+	for _, kind := range []Kind{Relieve, Consolidate, Merge} {
+		job.Kind = kind
+		res, err := f.runner(f.store).Run(t.Context(), job)
+		require.NoError(t, err)
+		f.requireRecords(t, job, res)
+		stored[kind] = res.BytesOut
+	}
+	require.Greater(t, stored[Relieve], stored[Consolidate]*5/4)
+	require.Equal(t, stored[Consolidate], stored[Merge])
+}
+
 // A table ends where a key ends, unless a key goes on for too long.
 func TestTablesAreCutAtKeys(t *testing.T) {
 	f := newFixture(2, Limits{TableBytes: 20 << 10, BlockBytes: 1 << 10})

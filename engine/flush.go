@@ -277,7 +277,9 @@ func (db *DB) buildRun(m *memory) *builtRun {
 				Epoch: db.epoch, Segment: m.segment, ULID: db.env.NewULID(),
 			}
 			w = sst.NewWriter(sst.WriterOptions{
-				ID: ref.ULID, Segment: m.segment, BlockBytes: db.opts.BlockBytes, Buffer: db.tableBuffer(),
+				ID: ref.ULID, Segment: m.segment, BlockBytes: db.opts.BlockBytes,
+				Compression: sst.Fast, // it is soon merged
+				Buffer:      db.tableBuffer(),
 			})
 		}
 		w.Add(rec.Key, rec.Sequence, rec.Timestamp, rec.Value)

@@ -38,16 +38,18 @@ func benchRecords(n, keys, size int) []base.Record {
 func BenchmarkWrite(b *testing.B) {
 	for _, c := range []struct{ size, keys int }{{1024, 1000}, {100, 1000}, {100, 100_000}} {
 		recs := benchRecords(sized(16<<20, 1<<20)/c.size, c.keys, c.size)
-		b.Run(fmt.Sprintf("value=%d/keys=%d", c.size, c.keys), func(b *testing.B) {
-			var buf []byte
-			var info Info
-			for b.Loop() {
-				buf, info = write(WriterOptions{Buffer: buf}, recs)
-			}
-			b.SetBytes(int64(info.Properties.Bytes))
-			b.ReportMetric(float64(info.Properties.Bytes)/float64(info.Size), "ratio")
-			b.ReportMetric(float64(info.Size-info.MetaOffset)/float64(info.Properties.Keys), "meta-B/key")
-		})
+		for _, compression := range []Compression{Dense, Fast} {
+			b.Run(fmt.Sprintf("value=%d/keys=%d/fast=%v", c.size, c.keys, compression == Fast), func(b *testing.B) {
+				var buf []byte
+				var info Info
+				for b.Loop() {
+					buf, info = write(WriterOptions{Compression: compression, Buffer: buf}, recs)
+				}
+				b.SetBytes(int64(info.Properties.Bytes))
+				b.ReportMetric(float64(info.Properties.Bytes)/float64(info.Size), "ratio")
+				b.ReportMetric(float64(info.Size-info.MetaOffset)/float64(info.Properties.Keys), "meta-B/key")
+			})
+		}
 	}
 }
 

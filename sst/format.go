@@ -28,8 +28,12 @@ import (
 // table: a newer program reads it.
 var ErrVersion = errors.New("unknown sst format version")
 
-// Version is the format version that Writer writes and Reader reads.
-const Version = 1
+// Version is the format version that Writer writes. Reader reads it and those from
+// oldestVersion on.
+const (
+	Version       = 2
+	oldestVersion = 1 // lacks codecS2
+)
 
 // Limits of a record. Writer.Add panics above them: the log's own limits are
 // lower and are checked before.
@@ -91,8 +95,8 @@ func parseFooter(b []byte, name string, id base.ULID, size, metaOffset int64) (f
 	if binary.LittleEndian.Uint64(b[footerChecksum:]) != checksumFooter(b, id, offset) {
 		return footer{}, base.Corruptf(name, offset, "footer checksum does not match")
 	}
-	if v := binary.LittleEndian.Uint32(b[footerVersion:]); v != Version {
-		return footer{}, fmt.Errorf("open table %s: %w %d (this program knows version %d)", name, ErrVersion, v, Version)
+	if v := binary.LittleEndian.Uint32(b[footerVersion:]); v < oldestVersion || v > Version {
+		return footer{}, fmt.Errorf("open table %s: %w %d (this program knows versions %d to %d)", name, ErrVersion, v, oldestVersion, Version)
 	}
 	f := footer{
 		metaOffset: binary.LittleEndian.Uint64(b),

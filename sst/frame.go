@@ -2,7 +2,9 @@ package sst
 
 import (
 	"encoding/binary"
+	"fmt"
 
+	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/annalsdb/annals/internal/base"
@@ -15,44 +17,16 @@ type codec uint8
 const (
 	codecRaw  codec = 0
 	codecZstd codec = 1
+	codecS2   codec = 2
 )
 
 // trailerSize is what a frame adds to its payload: codec, decoded length,
 // checksum.
 const trailerSize = 1 + 4 + 8
 
-// maxDecoded is the largest decoded length that a zstd payload of n bytes may
+// maxDecoded is the largest decoded length that a compressed payload of n bytes may
 // claim, and so what a reader allocates for it at most (I9).
 func maxDecoded(n int) int { return 1<<20 + 256*n }
-
-// zstdWindow is enough for blocks of ordinary size and keeps the encoder of a
-// Writer small.
-const zstdWindow = 1 << 20
-
-// packer compresses what a Writer stores. The zero value is ready.
-type packer struct{ enc *zstd.Encoder }
-
-// append compresses data behind b, or copies it if that does not help.
-func (p *packer) append(b, data []byte) ([]byte, codec) {
-	if p.enc == nil {
-		p.enc = newEncoder()
-	}
-	start := len(b)
-	b = p.enc.EncodeAll(data, b)
-	if n := len(b) - start; n <= len(data)-len(data)/16-1 && len(data) <= maxDecoded(n) {
-		return b, codecZstd
-	}
-	return append(b[:start], data...), codecRaw
-}
-
-func newEncoder() *zstd.Encoder {
-	enc, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
-		zstd.WithEncoderCRC(false), zstd.WithWindowSize(zstdWindow), zstd.WithLowerEncoderMem(true))
-	if err != nil {
-		panic("sst: make a zstd encoder: " + err.Error()) // only bad options fail
-	}
-	return enc
-}
 
 // decoder serves all Readers: it is a pool of GOMAXPROCS block decoders without
 // goroutines of its own. It is made when the program starts, not at first use,
@@ -102,28 +76,46 @@ func decodeFrameTo(buf, b []byte, name string, id base.ULID, offset int64) ([]by
 		return nil, 0, base.Corruptf(name, offset, "block checksum does not match")
 	}
 	c, decoded := codec(b[n]), uint64(binary.LittleEndian.Uint32(b[n+1:]))
-	switch c {
-	case codecRaw:
+	if c == codecRaw {
 		if decoded != uint64(n) {
 			return nil, 0, base.Corruptf(name, offset, "a raw block of %d bytes claims a length of %d", n, decoded)
 		}
 		return b[:n:n], c, nil
-	case codecZstd:
-		if decoded > uint64(maxDecoded(n)) {
-			return nil, 0, base.Corruptf(name, offset, "a block of %d bytes claims a decoded length of %d", n, decoded)
-		}
-		const slack = 16 // lets the decoder use its fast copies to the end
-		if uint64(cap(buf)) < decoded+slack {
-			buf = make([]byte, 0, int(decoded)+slack)
-		}
-		out, err := decoder.DecodeAll(b[:n], buf[:0])
-		if err != nil {
-			return nil, 0, base.Corruptf(name, offset, "decompress block: %v", err)
-		}
-		if uint64(len(out)) != decoded {
-			return nil, 0, base.Corruptf(name, offset, "a block decodes to %d bytes, not %d", len(out), decoded)
-		}
-		return out, c, nil
 	}
-	return nil, 0, base.Corruptf(name, offset, "unknown codec %d", c)
+	if decoded > uint64(maxDecoded(n)) {
+		return nil, 0, base.Corruptf(name, offset, "a block of %d bytes claims a decoded length of %d", n, decoded)
+	}
+	out, err := decompress(buf, b[:n], c, int(decoded))
+	if err != nil {
+		return nil, 0, base.Corruptf(name, offset, "decompress block: %v", err)
+	}
+	return out, c, nil
+}
+
+// decompress returns the decoded bytes of a payload, which must be as many as it claims, in the memory of
+// buf if that is large enough. It allocates no more than the claim, which the caller has checked.
+func decompress(buf, payload []byte, c codec, decoded int) (out []byte, err error) {
+	const slack = 16 // lets the decoder use its fast copies to the end
+	if cap(buf) < decoded+slack {
+		buf = make([]byte, 0, decoded+slack)
+	}
+	switch c {
+	case codecZstd:
+		out, err = decoder.DecodeAll(payload, buf[:0])
+	case codecS2:
+		// Decode allocates what the payload claims, if buf has less.
+		var n int
+		if n, err = s2.DecodedLen(payload); err == nil && n != decoded {
+			err = fmt.Errorf("its own length is %d, not %d", n, decoded)
+		}
+		if err == nil {
+			out, err = s2.Decode(buf[:0], payload)
+		}
+	default:
+		err = fmt.Errorf("unknown codec %d", c)
+	}
+	if err == nil && len(out) != decoded {
+		err = fmt.Errorf("it has %d bytes, not %d", len(out), decoded)
+	}
+	return out, err
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/klauspost/compress/s2"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -196,6 +197,7 @@ func reseal(b []byte, at int, sum func() uint64, ok bool) {
 func FuzzFrame(f *testing.F) {
 	f.Add([]byte("raw"), byte(codecRaw), uint32(3))
 	f.Add(newEncoder().EncodeAll(bytes.Repeat([]byte("zstd "), 100), nil), byte(codecZstd), uint32(500))
+	f.Add(s2.Encode(nil, bytes.Repeat([]byte("s2 "), 100)), byte(codecS2), uint32(300))
 	f.Fuzz(func(t *testing.T, payload []byte, c byte, decoded uint32) {
 		b, _, err := decodeFrame(frameOf(payload, codec(c), int(decoded)), "test.sst", testID, 0)
 		if err != nil {
@@ -261,6 +263,8 @@ func FuzzFile(f *testing.F) {
 	f.Add(golden, info.MetaOffset)
 	small, smallInfo := write(WriterOptions{}, goldenRecords()[:3])
 	f.Add(small, smallInfo.MetaOffset)
+	fast, fastInfo := goldenTableOf(Fast)
+	f.Add(fast, fastInfo.MetaOffset)
 	raw, rawInfo := rawTable(f)
 	f.Add(raw, rawInfo.MetaOffset)
 	f.Fuzz(func(t *testing.T, body []byte, metaOffset int64) {

@@ -221,7 +221,7 @@ func (it *GroupIter) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if c == codecZstd {
+	if c != codecRaw {
 		it.buf = data[:0]
 	}
 	it.frame = storedBlock{payload: b[:len(b)-trailerSize], codec: c, decoded: len(data)}

@@ -76,6 +76,7 @@ func TestGroupsProperty(t *testing.T) {
 			Segment:        7,
 			BlockBytes:     rapid.SampledFrom([]int{1, 100, 1000, 32 << 10}).Draw(t, "block"),
 			PartitionBytes: rapid.SampledFrom([]int{1, 20, 200, 64 << 10}).Draw(t, "partition"),
+			Compression:    rapid.SampledFrom([]Compression{Dense, Fast}).Draw(t, "compression"),
 		}
 		body, info := write(opts, recs)
 		r := reopen(t, body, info)
@@ -105,6 +106,7 @@ func TestGroupsProperty(t *testing.T) {
 		middle := drawPosition(t, recs)
 		opts.ID = testID
 		opts.BlockBytes = rapid.SampledFrom([]int{1, 100, 1000, 32 << 10}).Draw(t, "new block")
+		opts.Compression = rapid.SampledFrom([]Compression{Dense, Fast}).Draw(t, "new compression")
 		plain, whole := NewWriter(opts), NewWriter(opts)
 		frames := 0
 		for _, s := range []Span{{To: &middle}, {From: &middle}} {
@@ -129,6 +131,9 @@ func TestGroupsProperty(t *testing.T) {
 		r = reopen(t, body, info)
 		require.NoError(t, r.Verify(context.Background(), nil))
 		requireRecords(t, recs, collect(t, r.All(0)))
+		if opts.Compression == Dense {
+			require.Zero(t, dataCodecs(t, r, body)[codecS2])
+		}
 	})
 }
 
@@ -186,6 +191,32 @@ func TestStoredBlocksAreTaken(t *testing.T) {
 		require.NoError(t, r.Verify(context.Background(), nil))
 	}
 	require.Less(t, blocks[3], blocks[0]+5, "%v", blocks)
+}
+
+// TestStoredBlocksOfEachCompression: a table that is kept takes no block of S2; otherwise stored
+// blocks are taken, whatever compressed them.
+func TestStoredBlocksOfEachCompression(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 4))
+	recs := stream(2000, func(int) []byte { return []byte("hot") }, func(int) []byte { return halfRandom(rng, 200) })
+	for _, c := range []struct {
+		in, out Compression
+		want    codec
+	}{{Fast, Fast, codecS2}, {Fast, Dense, codecZstd}, {Dense, Dense, codecZstd}, {Dense, Fast, codecZstd}} {
+		opts := WriterOptions{BlockBytes: 4 << 10, Compression: c.in}
+		body, info := write(opts, recs)
+		r := reopen(t, body, info)
+		opts.ID, opts.Compression = testID, c.out
+		w := NewWriter(opts)
+		collectGroups(t, groupsOf(t, r, Span{}), w.AddGroup)
+		body, info = w.Finish()
+		r = reopen(t, body, info)
+		requireRecords(t, recs, collect(t, r.All(0)))
+		blocks := dataCodecs(t, r, body)
+		require.GreaterOrEqual(t, blocks[c.want], int(info.Properties.Blocks)-1, "%+v: all but the short last one", c)
+		if c.out == Dense {
+			require.Zero(t, blocks[codecS2])
+		}
+	}
 }
 
 func metaOf(body []byte) int64 {

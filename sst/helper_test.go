@@ -118,6 +118,20 @@ func write(opts WriterOptions, recs []base.Record) ([]byte, Info) {
 	return w.Finish()
 }
 
+// dataCodecs counts the data blocks of a table by their codec.
+func dataCodecs(t require.TestingT, r *Reader, body []byte) map[codec]int {
+	n := map[codec]int{}
+	for c := r.indexCursor(); ; {
+		ok, err := c.next(context.Background())
+		require.NoError(t, err)
+		if !ok {
+			return n
+		}
+		ref := c.ref()
+		n[codec(body[ref.end()-trailerSize])]++
+	}
+}
+
 func readerOptions(body []byte, info Info) (ReaderOptions, *memSource) {
 	src := &memSource{body: body}
 	return ReaderOptions{Name: "test.sst", ID: testID, Size: info.Size, MetaOffset: info.MetaOffset, Source: src}, src

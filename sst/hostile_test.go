@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
 
+	"github.com/klauspost/compress/s2"
 	"github.com/stretchr/testify/require"
 
 	"github.com/annalsdb/annals/internal/base"
@@ -95,7 +97,13 @@ func exercise(t *testing.T, opts ReaderOptions, recs []base.Record) []error {
 // TestEveryByteFlip: any wrong byte is found by Verify, and no read returns
 // anything but an error or the right answer (I8, F14).
 func TestEveryByteFlip(t *testing.T) {
-	body, info := goldenTable()
+	for _, c := range []Compression{Dense, Fast} {
+		body, info := goldenTableOf(c)
+		everyByteFlip(t, body, info)
+	}
+}
+
+func everyByteFlip(t *testing.T, body []byte, info Info) {
 	recs := goldenRecords()
 	for i := range body {
 		for _, mask := range []byte{0x01, 0xFF} {
@@ -201,7 +209,7 @@ func TestUnknownVersion(t *testing.T) {
 	_, err = Open(context.Background(), opts)
 	require.ErrorIs(t, err, ErrVersion)
 	require.NotErrorIs(t, err, base.ErrCorrupt)
-	require.ErrorContains(t, err, "unknown sst format version 2")
+	require.ErrorContains(t, err, "unknown sst format version 3")
 }
 
 func TestOpenRefusesImpossibleSizes(t *testing.T) {
@@ -229,19 +237,34 @@ func TestDecodedLengthIsBounded(t *testing.T) {
 	enc := newEncoder()
 	zeros := enc.EncodeAll(make([]byte, 8<<20), nil)
 	require.Less(t, maxDecoded(len(zeros)), 8<<20)
+	same := s2.Encode(nil, make([]byte, 8<<20))
+	require.Less(t, maxDecoded(len(same)), 8<<20)
 	for _, frame := range [][]byte{
 		frameOf(zeros, codecZstd, 8<<20),
 		frameOf(zeros, codecZstd, maxDecoded(len(zeros))),
 		frameOf(zeros, codecZstd, 0),
 		frameOf(zeros, codecRaw, len(zeros)+1),
-		frameOf(zeros, 2, len(zeros)),
+		frameOf(zeros, codecS2+1, len(zeros)),
+		frameOf(same, codecS2, 8<<20),
+		frameOf(same, codecS2, maxDecoded(len(same))),
+		frameOf(same, codecS2, 0),
+		frameOf(s2.Encode(nil, make([]byte, 100)), codecS2, 99),
+		frameOf(s2.Encode(nil, make([]byte, 100)), codecS2, 101),
+		frameOf(binary.AppendUvarint(nil, 1<<31), codecS2, 10),
+		frameOf(nil, codecS2, 0),
+		frameOf(nil, codecS2, 10),
+		frameOf([]byte("nonsense"), codecS2, 10),
 		frameOf(nil, codecZstd, 10),
 		frameOf([]byte("nonsense"), codecZstd, 10),
 		{},
 		make([]byte, trailerSize),
 	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
 		_, _, err := decodeFrame(frame, "test.sst", testID, 0)
+		runtime.ReadMemStats(&after)
 		require.ErrorIs(t, err, base.ErrCorrupt)
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(32<<20))
 	}
 	// The writer keeps the bound by storing such a block raw.
 	recs := []base.Record{
@@ -250,12 +273,14 @@ func TestDecodedLengthIsBounded(t *testing.T) {
 		{Key: []byte("c"), Value: bytes.Repeat([]byte("log line "), 2_000_000), Sequence: 3},
 		{Key: []byte("d"), Sequence: 4},
 	}
-	body, info := write(WriterOptions{}, recs)
-	require.Equal(t, uint64(4), info.Properties.Blocks, "a huge value is a block of its own (F42)")
-	r, _ := open(t, body, info, nil)
-	require.NoError(t, r.Verify(context.Background(), nil))
-	requireRecords(t, recs, collect(t, r.All(0)))
-	requireRecords(t, recs[1:2], collect(t, r.Scan([]byte("b"), base.All(), Hint{})))
+	for _, c := range []Compression{Dense, Fast} {
+		body, info := write(WriterOptions{Compression: c}, recs)
+		require.Equal(t, uint64(4), info.Properties.Blocks, "a huge value is a block of its own (F42)")
+		r, _ := open(t, body, info, nil)
+		require.NoError(t, r.Verify(context.Background(), nil))
+		requireRecords(t, recs, collect(t, r.All(0)))
+		requireRecords(t, recs[1:2], collect(t, r.Scan([]byte("b"), base.All(), Hint{})))
+	}
 }
 
 var errFault = errors.New("injected fault")

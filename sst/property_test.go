@@ -51,6 +51,7 @@ func property(t *rapid.T) {
 		Segment:        7,
 		BlockBytes:     rapid.SampledFrom([]int{1, 100, 1000, 32 << 10}).Draw(t, "block"),
 		PartitionBytes: rapid.SampledFrom([]int{1, 20, 200, 64 << 10}).Draw(t, "partition"),
+		Compression:    rapid.SampledFrom([]Compression{Dense, Fast}).Draw(t, "compression"),
 	}, recs)
 	opts, _ := readerOptions(body, info)
 	opts.ReadAhead = rapid.SampledFrom([]int64{1, 1000, 0}).Draw(t, "ahead")

@@ -17,6 +17,8 @@ type WriterOptions struct {
 	// BlockBytes is the size to which decoded data blocks are cut; 0 means
 	// DefaultBlockBytes. Larger blocks compress better and cost more a point read.
 	BlockBytes int
+	// Compression says how data blocks are compressed. Metadata is always Dense.
+	Compression Compression
 	// PartitionBytes is the size to which the decoded blocks of index, directory
 	// and filter are cut; 0 means DefaultPartitionBytes.
 	PartitionBytes int
@@ -24,6 +26,16 @@ type WriterOptions struct {
 	// Buffer[:0] and moves only if it outgrows the capacity.
 	Buffer []byte
 }
+
+// Compression is how a Writer compresses data blocks.
+type Compression uint8
+
+const (
+	// Dense is zstd: for tables that are kept.
+	Dense Compression = iota
+	// Fast is S2, a fifth of the work: for tables that are soon rewritten.
+	Fast
+)
 
 // Info is what the manifest needs to know about a finished table.
 type Info struct {
@@ -72,6 +84,7 @@ func NewWriter(opts WriterOptions) *Writer {
 		opts.PartitionBytes = DefaultPartitionBytes
 	}
 	w := &Writer{opts: opts, body: opts.Buffer[:0]}
+	w.pack.fast = opts.Compression == Fast
 	w.dirs.kind, w.blocks.kind = directoryKind, indexKind
 	w.props.Segment, w.props.BlockBytes = opts.Segment, uint64(opts.BlockBytes)
 	return w
@@ -134,11 +147,14 @@ const smallBlockEvery = 4
 
 // takesFrame reports whether a group is appended as the stored block that it is. Blocks
 // must not shrink with every rewrite, nor stay as large as another writer made them: only those
-// of about the target's size, or of one record, are taken.
+// of about the target's size, or of one record, are taken; what S2 could not make smaller, zstd hardly does.
 func (w *Writer) takesFrame(g *Group) bool {
 	f := g.frame
 	if f == nil || f.decoded < w.opts.BlockBytes/2 || g.Records > 1 && f.decoded > 2*w.opts.BlockBytes {
 		return false
+	}
+	if f.codec == codecS2 && !w.pack.fast {
+		return false // zstd makes it smaller
 	}
 	return w.block.records == 0 || w.block.size() >= w.opts.BlockBytes/2 || w.sinceSmall >= smallBlockEvery
 }
@@ -250,7 +266,7 @@ func (w *Writer) flushBlock() {
 	records, start := w.block.records, len(w.body)
 	data := w.block.finish()
 	var c codec
-	w.body, c = w.pack.append(w.body, data)
+	w.body, c = w.pack.appendData(w.body, data)
 	w.endBlock(start, c, len(data), records)
 }
 

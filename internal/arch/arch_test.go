@@ -107,6 +107,7 @@ var libraries = map[string][]string{
 	"golang.org/x/net/":                  {"bench/crowd"},
 	"github.com/maypok86/otter/":         {"engine"},
 	"github.com/klauspost/compress/zstd": {"sst", "manifest", "state"},
+	"github.com/klauspost/compress/s2":   {"sst"},
 }
 
 // source is one parsed file.
