@@ -116,14 +116,14 @@ func TestFollowIdle(t *testing.T) {
 	require.NotContains(t, rep.Results, "delivered_records")
 }
 
-// stalling is a store whose PUTs of WAL objects all wait while it stalls.
-type stalling struct {
+// stallingWAL is a store whose PUTs of WAL objects all wait while it stalls.
+type stallingWAL struct {
 	objstore.Store
 	mu    sync.Mutex
 	stall chan struct{} // closed: over
 }
 
-func (s *stalling) Put(ctx context.Context, name string, body []byte, o objstore.PutOptions) (objstore.PutResult, error) {
+func (s *stallingWAL) Put(ctx context.Context, name string, body []byte, o objstore.PutOptions) (objstore.PutResult, error) {
 	if _, _, _, isWAL := base.ParseWALName(name); isWAL {
 		s.mu.Lock()
 		stall := s.stall
@@ -141,7 +141,7 @@ func TestFollowShowsAStall(t *testing.T) {
 	const stall = 300 * time.Millisecond
 	o := followOptions(FollowEngine)
 	o.Appenders, o.Arrivals = 2, Uniform // fewer than are due meanwhile
-	store := &stalling{Store: mem.New(mem.Options{})}
+	store := &stallingWAL{Store: mem.New(mem.Options{})}
 	e := followTarget(t, store, o)
 	w := NewFollow(o)
 	begun := &signalWriter{said: make(chan struct{})}

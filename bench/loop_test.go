@@ -18,15 +18,15 @@ import (
 // stall is how long the store of TestStallShows answers nothing.
 const stall = 300 * time.Millisecond
 
-// stalling is a store that lets no PUT through for a while, from the fifth on.
-type stalling struct {
+// stallingPuts is a store that lets no PUT through for a while, from the fifth on.
+type stallingPuts struct {
 	objstore.Store
 	armed atomic.Bool
 	puts  atomic.Int32
 	until atomic.Pointer[time.Time]
 }
 
-func (s *stalling) Put(ctx context.Context, name string, body []byte, o objstore.PutOptions) (objstore.PutResult, error) {
+func (s *stallingPuts) Put(ctx context.Context, name string, body []byte, o objstore.PutOptions) (objstore.PutResult, error) {
 	if s.armed.Load() && s.puts.Add(1) == 5 {
 		until := time.Now().Add(stall)
 		s.until.Store(&until)
@@ -45,7 +45,7 @@ func (s *stalling) Put(ctx context.Context, name string, body []byte, o objstore
 // In an open loop a stall of the store hits every append that was due meanwhile, though only two can be under way: it shows
 // in the percentiles.
 func TestStallShows(t *testing.T) {
-	store := &stalling{Store: mem.New(mem.Options{})}
+	store := &stallingPuts{Store: mem.New(mem.Options{})}
 	o := small()
 	o.Appenders, o.InFlight, o.Total = 2, 1, 200*o.Bytes()
 	o.Rate = 200 * float64(o.Bytes())

@@ -144,15 +144,15 @@ func TestPollNoticesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// stalling is a log whose reads do not answer from the first one on, until a while is over.
-type stalling struct {
+// stallingReads is a log whose reads do not answer from the first one on, until a while is over.
+type stallingReads struct {
 	Target
 	once  sync.Once
 	until chan struct{}
 	stall time.Duration
 }
 
-func (s *stalling) Scan(ctx context.Context, key []byte, o ScanOptions) (Page, error) {
+func (s *stallingReads) Scan(ctx context.Context, key []byte, o ScanOptions) (Page, error) {
 	s.once.Do(func() { time.AfterFunc(s.stall, func() { close(s.until) }) })
 	<-s.until
 	return s.Target.Scan(ctx, key, o)
@@ -162,7 +162,7 @@ func (s *stalling) Scan(ctx context.Context, key []byte, o ScanOptions) (Page, e
 func TestPollShowsAStall(t *testing.T) {
 	o := smallPoll()
 	o.Pollers = 2
-	target := &stalling{Target: openMem(t, engine.Options{}, false), until: make(chan struct{}), stall: 300 * time.Millisecond}
+	target := &stallingReads{Target: openMem(t, engine.Options{}, false), until: make(chan struct{}), stall: 300 * time.Millisecond}
 	rep := Execute(t.Context(), target, NewPoll(o), Options{Seed: 1, Duration: 600 * time.Millisecond})
 	require.False(t, rep.Failed(), "%v %v", rep.Failures, rep.Violations)
 	latency := rep.Results["poll_latency"].(Latency)

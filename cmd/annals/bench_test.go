@@ -21,6 +21,8 @@ type benchReport struct {
 	Interrupted bool                       `json:"interrupted"`
 	Results     map[string]json.RawMessage `json:"results"`
 	Cost        map[string]any             `json:"cost"`
+	Violations  []string                   `json:"violations"`
+	Failures    []string                   `json:"failures"`
 }
 
 func readBenchReport(t *testing.T, text []byte) (rep benchReport) {
