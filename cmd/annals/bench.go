@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"syscall"
@@ -75,6 +76,7 @@ type benchConfig struct {
 	server    string
 	http      bool
 	json      string
+	profile   string
 	seed      uint64
 	duration  time.Duration
 	warmup    time.Duration
@@ -139,6 +141,7 @@ func (c *benchConfig) addFlags(s *settings) {
 	s.flags.BoolVar(&c.http, "http", false, "with --store: through an HTTP server on a loopback port in this process, and protobuf")
 	addFlag(s, "server", "url", "", &c.server, parseServer, "measure a running server instead, such as "+defaultServer)
 	addFlag(s, "json", "file", "", &c.json, parseText, "write the report as JSON too; - is standard output (default: only text)")
+	addFlag(s, "cpu-profile", "file", "", &c.profile, parseText, "write a profile of this process's processor time, for go tool pprof (default: none)")
 	addFlag(s, "seed", "number", "1", &c.seed, parseCount(0, 1<<63), "decides everything that is drawn: the same seed does the same operations")
 	addFlag(s, "duration", "duration", "30s", &c.duration, parseDuration, "how long it measures")
 	addFlag(s, "warmup", "duration", "5s", &c.warmup, parseDurationOrNone, "how long it runs before it measures; 0s: not at all")
@@ -249,10 +252,17 @@ func runBench(p *process, c *benchConfig, w bench.Workload, config map[string]st
 	if err != nil {
 		return failf("%w", err)
 	}
+	profiled, err := startProfile(c.profile)
+	if err != nil {
+		return failf("%w", errors.Join(err, target.Close(ctx)))
+	}
 	report := bench.Execute(ctx, target, w, bench.Options{
 		Seed: c.seed, Duration: c.duration, Warmup: c.warmup, Config: config, Version: version(),
 		Costs: c.charges(), Live: p.stderr, Terminal: isTerminal(p.stderr),
 	})
+	if err := profiled(); err != nil {
+		fmt.Fprintf(p.stderr, "write the profile: %v\n", err)
+	}
 	closing, cancel := context.WithTimeout(context.Background(), benchCloseTimeout)
 	defer cancel()
 	closed := target.Close(closing)
@@ -266,6 +276,24 @@ func runBench(p *process, c *benchConfig, w bench.Workload, config map[string]st
 		return failf("operations or checks failed: see the report")
 	}
 	return nil
+}
+
+// startProfile begins a profile of the processor time, if a file is given, and returns what ends it.
+func startProfile(file string) (stop func() error, err error) {
+	if file == "" {
+		return func() error { return nil }, nil
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		return f.Close()
+	}, nil
 }
 
 // charges reports whether the store's requests would be charged for.

@@ -66,15 +66,18 @@ func TestBenchFaults(t *testing.T) {
 
 // A run of the built program, embedded, behind HTTP, and on a running server: the report has what was asked for.
 func TestBinaryBenchIngest(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "report.json")
+	file, profile := filepath.Join(t.TempDir(), "report.json"), filepath.Join(t.TempDir(), "cpu")
 	cmd := annals(t, "bench", "ingest", "--store", "mem:", "--simulate-s3", "--s3-put-p50", "1ms", "--s3-put-p99", "2ms", "--s3-get-p50", "1ms", "--s3-get-p99", "2ms",
-		"--bytes", "1MiB", "--value-size", "100", "--seed", "7", "--json", file)
+		"--bytes", "1MiB", "--value-size", "100", "--seed", "7", "--json", file, "--cpu-profile", profile)
 	text, err := cmd.Output()
 	require.NoError(t, err)
 	require.Contains(t, string(text), "append latency")
 	require.Contains(t, string(text), "S3 Standard")
 	report, err := os.ReadFile(file)
 	require.NoError(t, err)
+	written, err := os.Stat(profile)
+	require.NoError(t, err)
+	require.NotZero(t, written.Size())
 	rep := readBenchReport(t, report)
 	require.Equal(t, "ingest", rep.Workload)
 	require.Equal(t, uint64(7), rep.Seed)
