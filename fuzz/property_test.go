@@ -94,16 +94,27 @@ func TestRandomHistories(t *testing.T) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	for _, name := range names {
-		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
-			rapid.SyncTest(t, func(t *rapid.T) { history(t, func(*rapid.T) engine.Options { return sets[name] }) })
-		}))
-	}
-	t.Run("other options at each open", rapid.MakeCheck(func(t *rapid.T) {
-		rapid.SyncTest(t, func(t *rapid.T) {
-			history(t, func(t *rapid.T) engine.Options { return sets[rapid.SampledFrom(names).Draw(t, "options")] })
+	for _, name := range append(names, anyOptions) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rapid.Check(t, func(t *rapid.T) {
+				rapid.SyncTest(t, func(t *rapid.T) { history(t, optionsOf(sets, names, name)) })
+			})
 		})
-	}))
+	}
+}
+
+// anyOptions is the name of a test whose histories take other options at each open.
+const anyOptions = "other options at each open"
+
+// optionsOf returns what draws the options of an open in the test of a name.
+func optionsOf(sets map[string]engine.Options, names []string, name string) func(*rapid.T) engine.Options {
+	return func(t *rapid.T) engine.Options {
+		if name == anyOptions {
+			return sets[rapid.SampledFrom(names).Draw(t, "options")]
+		}
+		return sets[name]
+	}
 }
 
 // history is one run.

@@ -470,17 +470,13 @@ func TestRandomHistoriesOfReplicas(t *testing.T) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	for _, name := range append(names, "other options at each open") {
-		t.Run(name, rapid.MakeCheck(func(t *rapid.T) {
-			rapid.SyncTest(t, func(t *rapid.T) {
-				replicaHistory(t, func(t *rapid.T) engine.Options {
-					if set, ok := sets[name]; ok {
-						return set
-					}
-					return sets[rapid.SampledFrom(names).Draw(t, "options")]
-				})
+	for _, name := range append(names, anyOptions) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rapid.Check(t, func(t *rapid.T) {
+				rapid.SyncTest(t, func(t *rapid.T) { replicaHistory(t, optionsOf(sets, names, name)) })
 			})
-		}))
+		})
 	}
 }
 
