@@ -41,7 +41,7 @@ type Usage struct {
 	Seconds float64
 	// StoredBytes are in the store at the end, as far as the manifest knows: tables, and what waits to be deleted.
 	StoredBytes uint64
-	// AddedBytes came in Seconds, and stay unless they are dropped: the tables that were flushed.
+	// AddedBytes came in Seconds, and stay unless they are dropped: the tables that were flushed; if there was none, what was appended.
 	AddedBytes uint64
 }
 
@@ -95,9 +95,13 @@ func (rep *Report) setCost(p Prices) {
 	if rep.Store == nil || rep.Log == nil {
 		return
 	}
+	added := rep.Log.FlushedBytes
+	if rep.Log.Flushes == 0 {
+		added = rep.Log.AppendedBytes // all of it is still to be flushed, and compressed: less
+	}
 	c, ok := p.PerMonth(Usage{
 		Requests: rep.stats, Seconds: rep.Seconds,
-		StoredBytes: rep.Log.StoredBytes + rep.Log.ObsoleteBytes, AddedBytes: rep.Log.FlushedBytes,
+		StoredBytes: rep.Log.StoredBytes + rep.Log.ObsoleteBytes, AddedBytes: added,
 	})
 	if ok {
 		rep.Cost = &c

@@ -18,7 +18,7 @@ const (
 type IngestOptions struct {
 	BatchOptions
 	Appenders int
-	InFlight  int64   // key and value bytes that one appender has unacknowledged at the same time
+	InFlight  int64   // key and value bytes that one appender has unacknowledged at the same time, in at most maxPerAppender appends
 	Rate      float64 // key and value bytes a second of all; 0: as fast as possible, in a closed loop
 	Arrivals  Arrivals
 	Ack       Ack
@@ -52,14 +52,17 @@ func (w *Ingest) Faults() []string {
 		faults = append(faults, faultf("--appenders is %d; it must be at least 1", w.o.Appenders))
 	}
 	if len(faults) == 0 && w.o.workers() > MaxWorkers {
-		faults = append(faults, faultf("--appenders x (--in-flight / bytes of a batch) is %d; it must be at most %d", w.o.workers(), MaxWorkers))
+		faults = append(faults, faultf("--appenders, each with as many batches under way as --in-flight allows, make %d appends at the same time; there may be %d", w.o.workers(), MaxWorkers))
 	}
 	return faults
 }
 
+// maxPerAppender bounds the appends that one appender has under way at the same time, however small they are.
+const maxPerAppender = 1024
+
 // workers returns how many appends are under way at most.
 func (o *IngestOptions) workers() int64 {
-	return int64(o.Appenders) * max(1, o.InFlight/o.Bytes())
+	return int64(o.Appenders) * min(max(1, o.InFlight/o.Bytes()), maxPerAppender)
 }
 
 // load returns the load, for a run.
@@ -177,10 +180,10 @@ func (w *Ingest) results(r *Run, load Load, pace Pace) {
 	if w.o.Ack == Memory && r.Embedded() != nil {
 		r.Series(r.Recorder("durable_lag"), "memory to durable")
 	}
-	r.Result("retries", "refused as overloaded, sent again", w.retries.Load(), Plain)
+	r.Result("retries", "refused as overloaded, repeated", w.retries.Load(), Plain)
 	total := load.Recorder.Total()
 	if r.Embedded() != nil {
-		r.Result("active_runs_max", "runs of the active segment, at most", w.runs, Plain)
+		r.Result("active_runs_max", "active segment's runs, at most", w.runs, Plain)
 		if total.Records > 0 {
 			r.Result("allocations_per_record", "allocations a record", float64(r.Mallocs())/float64(total.Records), Ratio)
 		}

@@ -5,23 +5,39 @@ import (
 	"time"
 )
 
-// fineSleep is how long before its end a wait becomes exact. Timers of the runtime are as coarse as a
-// millisecond while the process is idle, which would show in latencies of less.
-const fineSleep = 2 * time.Millisecond
+// sleeper waits for moments, to some 100 us. It belongs to one goroutine.
+//
+// A timer of the runtime is exact while the process is busy, and up to a millisecond late while it is idle: then it
+// waits in the system for whole milliseconds. That would show in latencies that are shorter. A timer of the system
+// is exact while the process is idle, since its end is an event, which is looked for seldom while it is busy. So it waits for
+// whichever comes first.
+type sleeper struct {
+	timer  *time.Timer
+	system *systemTimer
+}
 
-// sleepUntil waits until a time, or returns false when ctx ends before.
-func sleepUntil(ctx context.Context, at time.Time) bool {
-	if wait := time.Until(at) - fineSleep; wait > 0 {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
+func newSleeper() *sleeper {
+	return &sleeper{timer: time.NewTimer(time.Hour), system: newSystemTimer()}
+}
+
+func (s *sleeper) close() {
+	s.timer.Stop()
+	s.system.close()
+}
+
+// until waits until a time, or returns false when ctx ends before.
+func (s *sleeper) until(ctx context.Context, at time.Time) bool {
+	for {
+		wait := time.Until(at)
+		if wait <= 0 || ctx.Err() != nil {
+			return ctx.Err() == nil
+		}
+		s.timer.Reset(wait)
+		s.system.reset(wait)
 		select {
-		case <-timer.C:
+		case <-s.timer.C:
+		case <-s.system.ended(): // perhaps of an earlier wait: so it looks again
 		case <-ctx.Done():
-			return false
 		}
 	}
-	for wait := time.Until(at); wait > 0 && ctx.Err() == nil; wait = time.Until(at) {
-		sleepExactly(wait)
-	}
-	return ctx.Err() == nil
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+
+	"github.com/annalsdb/annals/engine"
 )
 
 // Sizes says how the sizes of values are distributed around their mean.
@@ -14,7 +16,7 @@ const (
 	FixedSizes Sizes = iota
 	// UniformSizes: from 1 to twice the mean.
 	UniformSizes
-	// LognormalSizes: many small and a few large ones, at most maxOfMean times the mean.
+	// LognormalSizes: many small and a few large ones, at most maxOfMean times the mean, and what a log takes by default.
 	LognormalSizes
 )
 
@@ -92,7 +94,7 @@ func (v *Values) MaxSize() int {
 	case UniformSizes:
 		return 2*v.o.Size - 1
 	case LognormalSizes:
-		return maxOfMean * v.o.Size
+		return min(maxOfMean*v.o.Size, engine.DefaultMaxValueBytes)
 	default:
 		return v.o.Size
 	}

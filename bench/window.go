@@ -34,6 +34,11 @@ func (r *Run) Begin(ctx context.Context) context.Context {
 		cancel(r.fatal)
 	}
 	r.mu.Unlock()
+	var before *counters
+	if r.o.Warmup == 0 { // nothing may happen before they are taken
+		c := r.counters()
+		before = &c
+	}
 	from := time.Since(r.began) + r.o.Warmup
 	to := time.Duration(math.MaxInt64)
 	if r.o.Duration > 0 {
@@ -43,7 +48,7 @@ func (r *Run) Begin(ctx context.Context) context.Context {
 	r.to.Store(int64(to))
 	go func() {
 		defer close(w.done)
-		r.watch(ctx, from, to)
+		r.watch(ctx, from, to, before)
 	}()
 	return ctx
 }
@@ -61,8 +66,8 @@ func (r *Run) End() {
 	<-w.done
 }
 
-// watch takes the figures at both ends of the measured window, and ticks.
-func (r *Run) watch(ctx context.Context, from, to time.Duration) {
+// watch takes the figures at both ends of the measured window, unless those of its beginning were, and ticks.
+func (r *Run) watch(ctx context.Context, from, to time.Duration, before *counters) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	<-timer.C
@@ -84,8 +89,11 @@ func (r *Run) watch(ctx context.Context, from, to time.Duration) {
 		}
 		r.tick(false)
 	}
-	before, last := r.counters(), from
-	for last < to {
+	if before == nil {
+		c := r.counters()
+		before = &c
+	}
+	for last := from; last < to; {
 		next := min(last+tickEvery, to)
 		if !wait(next) {
 			next = max(last, min(to, time.Since(r.began)))
@@ -102,7 +110,7 @@ func (r *Run) watch(ctx context.Context, from, to time.Duration) {
 	r.tick(true)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.report.add(after.since(before), to-from)
+	r.report.add(after.since(*before), to-from)
 	r.abort(errEnded) // operations under way go on, and no others begin
 }
 

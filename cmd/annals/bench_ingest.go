@@ -19,14 +19,20 @@ func newBenchIngest(p *process) *cobra.Command {
 			addBatchFlags(s, &o.BatchOptions, 100_000)
 			addFlag(s, "appenders", "count", "16", &o.Appenders, parseInt, "how many append at the same time")
 			addFlag(s, "in-flight", "size", "4MiB", &o.InFlight, parseSize[int64],
-				"bytes that one appender has unacknowledged at most, in several appends at the same time; one append may always be under way")
+				"bytes that one appender has unacknowledged at most, in up to 1024 appends at the same time; one may always be under way")
 			addRateFlags(s, "20MB", &o.Rate, &o.Arrivals)
 			addFlag(s, "ack", "durable|memory", "durable", &o.Ack, durability, "what an append waits for")
-			addFlag(s, "bytes", "size", "", &o.Total, parseSize[int64], "end after that many bytes; --duration is then no limit unless it is given (default: none)")
+			addFlag(s, "bytes", "size", "", &o.Total, parseSize[int64], "end after that many bytes; --duration and --warmup then count only if they are given (default: none)")
 		},
 		check: func(s *settings, c *benchConfig) {
-			if o.Total > 0 && !s.changed("duration") {
+			if o.Total == 0 {
+				return
+			}
+			if !s.changed("duration") {
 				c.duration = 0
+			}
+			if !s.changed("warmup") {
+				c.warmup = 0
 			}
 		},
 		workload: func() bench.Workload { return bench.NewIngest(o) },
