@@ -210,8 +210,10 @@ func (w *Follow) measure(ctx context.Context, r *Run) error {
 		return err
 	}
 	if err := w.awaitOpen(ctx, r, f); err != nil {
-		_, ended := f.stop()
-		return errors.Join(err, ended)
+		if _, why := f.stop(); why != nil {
+			return fmt.Errorf("%w: %w", err, why)
+		}
+		return err
 	}
 	w.connecting = time.Since(began)
 	select {

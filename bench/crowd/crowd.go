@@ -14,8 +14,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -109,7 +111,7 @@ type crowd struct {
 }
 
 // Run follows until ctx ends, and returns nil then. It returns an error when a follower cannot be connected in the
-// first place; connections that are lost later are made again from where they were.
+// first place, unless the server asks to try again; connections that are lost later are made again from where they were.
 func Run(ctx context.Context, o Options, sink Sink) error {
 	u, err := url.Parse(o.URL)
 	if err != nil || u.Scheme != "http" || u.Host == "" {
@@ -159,10 +161,11 @@ func (k *connection) keep(ctx context.Context) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case k.announced < k.high-k.low:
+		case k.announced == k.high-k.low:
+			k.sink.Broken(err)
+		case !forNow(err):
 			return fmt.Errorf("connect follower %d of %d: %w", k.low+k.opened+1, k.Followers, err)
 		}
-		k.sink.Broken(err)
 		if k.opened == k.high-k.low {
 			wait = firstRetry // it works in principle
 		}
@@ -225,8 +228,19 @@ func (w *watched) Read(p []byte) (int, error) {
 var errEnded = errors.New("the server ended the stream")
 
 // refusal is an answer that is not a stream.
-func refusal(status string, body []byte) error {
-	return fmt.Errorf("the server answered %s: %.300s", status, body)
+type refusal struct {
+	status string // its number, and perhaps its name
+	body   []byte
+}
+
+func (r *refusal) Error() string {
+	return fmt.Sprintf("the server answered %s: %.300s", r.status, r.body)
+}
+
+// forNow reports whether a server refused only because of what else it does at the moment.
+func forNow(err error) bool {
+	var r *refusal
+	return errors.As(err, &r) && strings.HasPrefix(r.status, strconv.Itoa(http.StatusTooManyRequests))
 }
 
 // scanPath is the request for the event stream of one follower.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -218,6 +219,19 @@ func TestRefused(t *testing.T) {
 	_, err = p.Stop()
 	require.ErrorContains(t, err, "wait for records already")
 
+	// What it refuses for now is tried again.
+	s := newScript(1, HTTP1)
+	s.busy.Store(2)
+	close(s.breaks)
+	s.start(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	n, ended := newNotes(), make(chan error, 1)
+	go func() { ended <- Run(ctx, Options{URL: s.URL, Form: HTTP1, Followers: 1, From: 2, Run: 1}, n) }()
+	n.until(t, "a record", func() bool { return len(n.got[0]) == 1 })
+	cancel()
+	require.NoError(t, <-ended)
+	require.Empty(t, n.broken)
+
 	require.ErrorContains(t, Run(t.Context(), Options{URL: "https://h", Followers: 1}, newNotes()), "http://HOST:PORT")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -263,6 +277,7 @@ type script struct {
 	run    uint64
 	form   Form
 	breaks chan struct{} // not before it is closed
+	busy   atomic.Int64  // so many requests are refused for now
 }
 
 func newScript(run uint64, form Form) *script {
@@ -294,6 +309,10 @@ func (s *script) record(framing wire.Framing, key int, seq uint64) []byte {
 }
 
 func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.busy.Add(-1) >= 0 {
+		w.WriteHeader(http.StatusTooManyRequests)
+		return
+	}
 	if s.form == Shared {
 		s.shared(w, r)
 		return

@@ -42,7 +42,7 @@ func (k *connection) http1(conn net.Conn) error {
 	}
 	if resp.StatusCode != http.StatusOK {
 		why, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // the status says enough
-		return refusal(resp.Status, why)
+		return &refusal{resp.Status, why}
 	}
 	k.nowOpen(k.high - k.low)
 	buf := make([]byte, size)

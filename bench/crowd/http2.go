@@ -185,7 +185,7 @@ func (c *http2Conn) data(f *http2.DataFrame) error {
 		return err
 	}
 	if s.refused != "" {
-		return refusal(s.refused, f.Data())
+		return &refusal{s.refused, bytes.Clone(f.Data())}
 	}
 	if err := s.feed(f.Data()); err != nil {
 		return err

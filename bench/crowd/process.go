@@ -242,7 +242,9 @@ func Start(argv []string, environ []string, o Options, sink Sink) (*Process, err
 		if err != nil {
 			_ = p.cmd.Process.Kill() // it may wait for a reader
 		}
-		p.err = errors.Join(err, p.cmd.Wait())
+		if p.err = p.cmd.Wait(); err != nil {
+			p.err = err // it says why
+		}
 	}()
 	return p, nil
 }
