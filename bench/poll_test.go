@@ -18,18 +18,14 @@ import (
 
 // openMem opens a log in memory, behind HTTP if asked.
 func openMem(t *testing.T, o engine.Options, http bool) Target {
-	if o.FlushInterval == 0 {
-		o.FlushInterval = time.Millisecond
+	e := openEmbedded(t, mem.New(mem.Options{}), o)
+	if !http {
+		return e
 	}
-	e, err := OpenEmbedded(t.Context(), mem.New(mem.Options{}), o)
+	remote, err := e.Serve(nil)
 	require.NoError(t, err)
-	var target Target = e
-	if http {
-		target, err = e.Serve(nil)
-		require.NoError(t, err)
-	}
-	t.Cleanup(func() { require.NoError(t, target.Close(context.Background())) })
-	return target
+	t.Cleanup(func() { _ = remote.loopback.stop(context.Background()) }) // the one of the last reopening
+	return remote
 }
 
 func smallPoll() PollOptions {
@@ -144,15 +140,15 @@ func TestPollNoticesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// stalling is a log whose reads do not answer from the first one on, until a while is over.
-type stalling struct {
+// silent is a log whose reads do not answer from the first one on, until a while is over.
+type silent struct {
 	Target
 	once  sync.Once
 	until chan struct{}
 	stall time.Duration
 }
 
-func (s *stalling) Scan(ctx context.Context, key []byte, o ScanOptions) (Page, error) {
+func (s *silent) Scan(ctx context.Context, key []byte, o ScanOptions) (Page, error) {
 	s.once.Do(func() { time.AfterFunc(s.stall, func() { close(s.until) }) })
 	<-s.until
 	return s.Target.Scan(ctx, key, o)
@@ -162,7 +158,7 @@ func (s *stalling) Scan(ctx context.Context, key []byte, o ScanOptions) (Page, e
 func TestPollShowsAStall(t *testing.T) {
 	o := smallPoll()
 	o.Pollers = 2
-	target := &stalling{Target: openMem(t, engine.Options{}, false), until: make(chan struct{}), stall: 300 * time.Millisecond}
+	target := &silent{Target: openMem(t, engine.Options{}, false), until: make(chan struct{}), stall: 300 * time.Millisecond}
 	rep := Execute(t.Context(), target, NewPoll(o), Options{Seed: 1, Duration: 600 * time.Millisecond})
 	require.False(t, rep.Failed(), "%v %v", rep.Failures, rep.Violations)
 	latency := rep.Results["poll_latency"].(Latency)
