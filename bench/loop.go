@@ -22,7 +22,8 @@ type Load struct {
 	Workers int
 	// Limit ends the load after that many operations. 0: none.
 	Limit uint64
-	// Recorder gets each operation's latency, records and bytes, and failures.
+	// Recorder gets each operation's latency, records and bytes, and failures. nil: only failures are kept, as of what
+	// is done to prepare a run.
 	Recorder *Recorder
 }
 
@@ -50,7 +51,7 @@ type Pace struct {
 // Unstarted returns how many operations were due and never begun: the load was more than could be done.
 func (p Pace) Unstarted() uint64 { return p.Due - p.Started }
 
-// Loop does the operations of a load until ctx, which Begin returned, ends, or the limit is reached; then it waits for
+// Loop does the operations of a load until ctx, which Begin returned if they are measured, ends, or the limit is reached; then it waits for
 // those under way, drainTimeout at most. An operation's latency is from when it was due; one whose workers are all busy starts
 // late, and its latency says so. An error fails the operation; errors that cannot go away end the run.
 func (r *Run) Loop(ctx context.Context, l Load, op func(ctx context.Context, o Op) (Done, error)) Pace {
@@ -113,11 +114,14 @@ func (d *driver) do(o Op) {
 	d.started.Add(1)
 	done, err := d.op(d.work, o)
 	end := time.Now()
-	if err != nil {
-		d.load.Recorder.Fail(end, err)
-		return
+	switch rec := d.load.Recorder; {
+	case err != nil && rec == nil:
+		d.run.failed("prepare", err)
+	case err != nil:
+		rec.Fail(end, err)
+	case rec != nil:
+		rec.Observe(o.Due, end, done.Records, done.Bytes)
 	}
-	d.load.Recorder.Observe(o.Due, end, done.Records, done.Bytes)
 }
 
 // closed is one worker of a closed loop.

@@ -137,6 +137,20 @@ func TestHopelessRunsEnd(t *testing.T) {
 	}
 }
 
+// What a workload does before Begin is not measured, and fails the run if it fails.
+func TestPreparation(t *testing.T) {
+	for _, err := range []error{nil, errors.New("disk full")} {
+		done := 0
+		rep := Execute(t.Context(), nil, workload{func(ctx context.Context, r *Run) error {
+			r.Loop(ctx, Load{Workers: 1, Limit: 5}, func(context.Context, Op) (Done, error) { done++; return Done{Records: 1}, err })
+			return nil
+		}}, Options{})
+		require.Equal(t, 5, done)
+		require.Equal(t, err != nil, rep.Failed())
+		require.Zero(t, rep.Seconds)
+	}
+}
+
 func TestViolationsFail(t *testing.T) {
 	rep := Execute(t.Context(), nil, workload{func(_ context.Context, r *Run) error {
 		for i := range 2 * maxMessages {

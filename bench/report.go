@@ -32,6 +32,7 @@ type Report struct {
 	Memory     MemoryReport   `json:"memory"`
 	CPUSeconds float64        `json:"cpu_seconds"` // of this process
 
+	client  bool // the log is another process's
 	rows    []row
 	stats   metered.Stats // of the measured windows
 	mallocs uint64
@@ -277,6 +278,7 @@ func (r *Run) finish(ctx context.Context, err error) {
 	defer r.mu.Unlock()
 	rep := r.report
 	rep.Interrupted = ctx.Err() != nil
+	rep.client = r.Embedded() == nil
 	rep.Failures, rep.Violations = r.messages.list(), r.wrong.list()
 	if r.fatal != nil {
 		rep.Failures = append(rep.Failures, r.fatal.Error())

@@ -25,8 +25,12 @@ func (rep *Report) WriteText(w io.Writer) error {
 		}
 		t.line(row.label, formatValue(row.value, row.unit))
 	}
-	t.line("processor", fmt.Sprintf("%.2f s, %.2f of %d cores", rep.CPUSeconds, ratio(rep.CPUSeconds, rep.Seconds), rep.Machine.Cores))
-	t.line("memory", fmt.Sprintf("%s resident, %s heap, at most", formatBytes(float64(rep.Memory.PeakRSS)), formatBytes(float64(rep.Memory.PeakHeap))))
+	of := ""
+	if rep.client {
+		of = ", client"
+	}
+	t.line("processor"+of, fmt.Sprintf("%.2f s, %.2f of %d cores", rep.CPUSeconds, ratio(rep.CPUSeconds, rep.Seconds), rep.Machine.Cores))
+	t.line("memory"+of, fmt.Sprintf("%s resident, %s heap, at most", formatBytes(float64(rep.Memory.PeakRSS)), formatBytes(float64(rep.Memory.PeakHeap))))
 	if s := rep.Store; s != nil {
 		t.line("store", fmt.Sprintf("%s; %s written, %s read", counts(s.Requests), formatBytes(float64(s.BytesWritten)), formatBytes(float64(s.BytesRead))))
 		if len(s.Failed) > 0 {

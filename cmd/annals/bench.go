@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"syscall"
@@ -72,6 +73,7 @@ type benchConfig struct {
 	server    string
 	http      bool
 	json      string
+	profile   string
 	seed      uint64
 	duration  time.Duration
 	warmup    time.Duration
@@ -83,8 +85,15 @@ type benchConfig struct {
 // engineFlags are the flags of serve that matter to a benchmark.
 var engineFlags = []string{
 	"read-visibility", "flush-interval", "wal-object-bytes", "memtable-bytes", "max-unflushed-bytes", "cache-bytes",
-	"disk-cache", "disk-cache-bytes", "compaction", "segment-bytes", "segment-interval", "segment-min-bytes", "retention-bytes", "gc-grace",
+	"disk-cache", "disk-cache-bytes", "compaction", "segment-bytes", "segment-interval", "segment-min-bytes", "retention-bytes", "gc-interval", "gc-grace",
 }
+
+// Nobody else reads the log of an engine in this process, so that the grace of what is no longer needed may be shorter than a server's: a
+// long run in memory could not hold it. The engine's own views must then be younger.
+const (
+	benchLeastGrace = 65 * time.Second
+	benchStaleGrace = time.Minute // by which the grace exceeds their age
+)
 
 // benchCommand is one workload's part of its command.
 type benchCommand struct {
@@ -126,6 +135,7 @@ func (c *benchConfig) addFlags(s *settings) {
 	s.flags.BoolVar(&c.http, "http", false, "with --store: through an HTTP server on a loopback port in this process, and protobuf")
 	addFlag(s, "server", "url", "", &c.server, parseServer, "measure a running server instead, such as "+defaultServer)
 	addFlag(s, "json", "file", "", &c.json, parseText, "write the report as JSON too; - is standard output (default: only text)")
+	addFlag(s, "cpu-profile", "file", "", &c.profile, parseText, "write a profile of this process's processor time, for go tool pprof (default: none)")
 	addFlag(s, "seed", "number", "1", &c.seed, parseCount(0, 1<<63), "decides everything that is drawn: the same seed does the same operations")
 	addFlag(s, "duration", "duration", "30s", &c.duration, parseDuration, "how long it measures")
 	addFlag(s, "warmup", "duration", "5s", &c.warmup, parseDurationOrNone, "how long it runs before it measures; 0s: not at all")
@@ -190,6 +200,12 @@ func (c *benchConfig) checkEngine(s *settings) {
 	if folder := c.serve.engine.DiskCacheDir; c.store.holds(folder) {
 		s.fault("--disk-cache %s lies in the store's folder %s; give it a folder of its own", folder, c.store.folder)
 	}
+	switch grace := c.serve.engine.GCGrace; {
+	case grace < benchLeastGrace:
+		s.fault("--gc-grace is %v; it must be at least %v here", grace, benchLeastGrace)
+	case grace < engine.DefaultStaleAfter+benchStaleGrace:
+		c.serve.engine.StaleAfter = grace - benchStaleGrace
+	}
 	c.simulated.Head, c.simulated.Seed = c.simulated.Get, c.seed
 	c.serve.report(s, c.serve.engine.Validate())
 	if !c.simulate {
@@ -228,10 +244,17 @@ func runBench(p *process, c *benchConfig, w bench.Workload, config map[string]st
 	if err != nil {
 		return failf("%w", err)
 	}
+	profiled, err := startProfile(c.profile)
+	if err != nil {
+		return failf("%w", errors.Join(err, target.Close(ctx)))
+	}
 	report := bench.Execute(ctx, target, w, bench.Options{
 		Seed: c.seed, Duration: c.duration, Warmup: c.warmup, Config: config, Version: version(),
 		Costs: c.charges(), Live: p.stderr, Terminal: isTerminal(p.stderr),
 	})
+	if err := profiled(); err != nil {
+		fmt.Fprintf(p.stderr, "write the profile: %v\n", err)
+	}
 	closing, cancel := context.WithTimeout(context.Background(), benchCloseTimeout)
 	defer cancel()
 	closed := target.Close(closing)
@@ -245,6 +268,24 @@ func runBench(p *process, c *benchConfig, w bench.Workload, config map[string]st
 		return failf("operations or checks failed: see the report")
 	}
 	return nil
+}
+
+// startProfile begins a profile of the processor time, if a file is given, and returns what ends it.
+func startProfile(file string) (stop func() error, err error) {
+	if file == "" {
+		return func() error { return nil }, nil
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		return f.Close()
+	}, nil
 }
 
 // charges reports whether the store's requests would be charged for.

@@ -51,6 +51,7 @@ func TestBenchFaults(t *testing.T) {
 		{[]string{"bench", "ingest", "--store", "mem:", "--simulate-s3", "--s3-put-p50", "1s"}, []string{"simulated S3"}},
 		{[]string{"bench", "ingest", "--store", "mem:", "--batch", "100000", "--value-size", "1MiB"}, []string{"--batch of 100000 records"}},
 		{[]string{"bench", "ingest", "--store", "mem:", "--segment-min-bytes", "2GiB", "--segment-bytes", "1GiB"}, []string{"--segment-min-bytes"}},
+		{[]string{"bench", "ingest", "--store", "mem:", "--gc-grace", "64s"}, []string{"--gc-grace is 1m4s; it must be at least 1m5s here"}},
 		{[]string{"bench", "ingest", "--store", "mem:", "--rate", "fast", "--compress", "0.5"}, []string{`"fast"`, `"0.5"`}},
 	} {
 		status, _, stderr := runHere(test.args...)
@@ -63,15 +64,18 @@ func TestBenchFaults(t *testing.T) {
 
 // A run of the built program, embedded, behind HTTP, and on a running server: the report has what was asked for.
 func TestBinaryBenchIngest(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "report.json")
+	file, profile := filepath.Join(t.TempDir(), "report.json"), filepath.Join(t.TempDir(), "cpu")
 	cmd := annals(t, "bench", "ingest", "--store", "mem:", "--simulate-s3", "--s3-put-p50", "1ms", "--s3-put-p99", "2ms", "--s3-get-p50", "1ms", "--s3-get-p99", "2ms",
-		"--bytes", "1MiB", "--value-size", "100", "--seed", "7", "--json", file)
+		"--bytes", "1MiB", "--value-size", "100", "--seed", "7", "--json", file, "--cpu-profile", profile)
 	text, err := cmd.Output()
 	require.NoError(t, err)
 	require.Contains(t, string(text), "append latency")
 	require.Contains(t, string(text), "S3 Standard")
 	report, err := os.ReadFile(file)
 	require.NoError(t, err)
+	written, err := os.Stat(profile)
+	require.NoError(t, err)
+	require.NotZero(t, written.Size())
 	rep := readBenchReport(t, report)
 	require.Equal(t, "ingest", rep.Workload)
 	require.Equal(t, uint64(7), rep.Seed)
@@ -81,7 +85,7 @@ func TestBinaryBenchIngest(t *testing.T) {
 	require.NotEmpty(t, rep.Cost)
 	require.Contains(t, rep.Results, "append_latency")
 
-	out, err := annals(t, "bench", "ingest", "--store", "mem:", "--http", "--rate", "max", "--bytes", "1MiB", "--json", "-").Output()
+	out, err := annals(t, "bench", "ingest", "--store", "mem:", "--http", "--rate", "max", "--bytes", "1MiB", "--gc-grace", "65s", "--json", "-").Output()
 	require.NoError(t, err)
 	rep = readBenchReport(t, out)
 	require.Equal(t, "closed", rep.Loop)
