@@ -69,6 +69,9 @@ func newNumberedLoad(ctx context.Context, r *Run, o PollOptions) (*numberedLoad,
 	return l, nil
 }
 
+// residueClass returns how many of the numbers below n leave that residue.
+func residueClass(n, residue, modulus uint64) uint64 { return (n + modulus - 1 - residue) / modulus }
+
 // key returns the key of a consumer.
 func (l *numberedLoad) key(consumer uint32) []byte {
 	return AppendKey(make([]byte, 0, KeySize), uint64(consumer))
@@ -96,11 +99,11 @@ func (l *numberedLoad) make(a *appender, records int, inOrder bool) (recs []Reco
 	a.keys, a.values = a.keys[:0], a.values[:0]
 	parts := uint64(len(l.parts))
 	for i := range records {
-		key := (a.n*parts + a.residue) % l.o.Keys
+		key := a.n%residueClass(l.o.Keys, a.residue, parts)*parts + a.residue
 		if !inOrder {
-			key = a.pick.Pick(a.n*parts + a.residue)
+			key = a.pick.Pick(a.n*parts+a.residue)/parts*parts + a.residue
 		}
-		if key = key/parts*parts + a.residue; key >= l.o.Keys {
+		if key >= l.o.Keys {
 			key -= parts
 		}
 		a.n++
@@ -151,23 +154,21 @@ func (l *numberedLoad) run(ctx context.Context, r *Run, part int, to *Recorder) 
 func (l *numberedLoad) preload(ctx context.Context, r *Run) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var left, done atomic.Int64
-	left.Store(int64(l.o.Preload))
+	var done atomic.Uint64
 	var appending sync.WaitGroup
 	for _, a := range l.parts {
 		appending.Go(func() {
-			for ctx.Err() == nil {
-				size := min(preloadRecords, l.o.Records)
-				n := size + int(min(0, left.Add(-int64(size))))
-				if n <= 0 {
-					return
-				}
-				recs, _ := l.make(a, n, true)
+			// Its part of them, so that as many records as keys are one of each.
+			left := residueClass(l.o.Preload, a.residue, uint64(len(l.parts)))
+			for left > 0 && ctx.Err() == nil {
+				n := min(left, preloadRecords, uint64(l.o.Records))
+				left -= n
+				recs, _ := l.make(a, int(n), true)
 				if err := l.append(ctx, r.Target, recs, Memory); err != nil {
 					cancel(fmt.Errorf("preload: %w", err))
 					return
 				}
-				r.Progress("preload: %d of %d records", done.Add(int64(n)), l.o.Preload)
+				r.Progress("preload: %d of %d records", done.Add(n), l.o.Preload)
 			}
 		})
 	}

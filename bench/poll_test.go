@@ -18,18 +18,14 @@ import (
 
 // openMem opens a log in memory, behind HTTP if asked.
 func openMem(t *testing.T, o engine.Options, http bool) Target {
-	if o.FlushInterval == 0 {
-		o.FlushInterval = time.Millisecond
+	e := openEmbedded(t, mem.New(mem.Options{}), o)
+	if !http {
+		return e
 	}
-	e, err := OpenEmbedded(t.Context(), mem.New(mem.Options{}), o)
+	remote, err := e.Serve(nil)
 	require.NoError(t, err)
-	var target Target = e
-	if http {
-		target, err = e.Serve(nil)
-		require.NoError(t, err)
-	}
-	t.Cleanup(func() { require.NoError(t, target.Close(context.Background())) })
-	return target
+	t.Cleanup(func() { _ = remote.loopback.stop(context.Background()) }) // the one of the last reopening
+	return remote
 }
 
 func smallPoll() PollOptions {
@@ -71,7 +67,13 @@ func TestPoll(t *testing.T) {
 			tip := rep.Results["poll_under_1s"].(ReadCost)
 			require.NotZero(t, tip.Reads)
 			require.NotZero(t, tip.RecordsPerRead)
-			require.Equal(t, rep.Results["poll_latency"].(Latency).Count, tip.Latency.Count, "the run was shorter than a second")
+			var ofAges int64
+			for _, age := range ages {
+				if polls, ok := rep.Results["poll_"+age.name].(ReadCost); ok {
+					ofAges += polls.Latency.Count
+				}
+			}
+			require.Equal(t, rep.Results["poll_latency"].(Latency).Count, ofAges, "each poll has an age")
 			require.NotZero(t, rep.Results["polls_left_out"])
 			require.EqualValues(t, o.Keys, rep.Results["verified_consumers"])
 			require.NotZero(t, rep.Results["append_latency"].(Latency).Count)
@@ -84,6 +86,27 @@ func TestPoll(t *testing.T) {
 			require.Contains(t, parsed.Results, "poll_under_1s")
 		})
 	}
+}
+
+// As many records as keys are one of each, whoever appends how fast.
+func TestPollPreloadsEachKey(t *testing.T) {
+	o := smallPoll()
+	o.Keys, o.Preload, o.Appenders, o.Records = 101, 101, 7, 3
+	target := openMem(t, engine.Options{}, false)
+	r := &Run{Target: target}
+	l, err := newNumberedLoad(t.Context(), r, o)
+	require.NoError(t, err)
+	l.appended = func(uint64) {}
+	require.NoError(t, l.preload(t.Context(), r))
+	total := 0
+	for key := range uint32(101) {
+		n, err := target.Count(t.Context(), l.key(key))
+		require.NoError(t, err)
+		require.NotZero(t, n, "key %d", key)
+		require.EqualValues(t, l.written[key], n)
+		total += int(n)
+	}
+	require.Equal(t, 101+2, total, "and the first and the last one, which tell where the log ends")
 }
 
 // A poll of a key that reads from tables says so.
@@ -144,15 +167,15 @@ func TestPollNoticesWhatIsWrong(t *testing.T) {
 	}
 }
 
-// stallingReads is a log whose reads do not answer from the first one on, until a while is over.
-type stallingReads struct {
+// silent is a log whose reads do not answer from the first one on, until a while is over.
+type silent struct {
 	Target
 	once  sync.Once
 	until chan struct{}
 	stall time.Duration
 }
 
-func (s *stallingReads) Scan(ctx context.Context, key []byte, o ScanOptions) (Page, error) {
+func (s *silent) Scan(ctx context.Context, key []byte, o ScanOptions) (Page, error) {
 	s.once.Do(func() { time.AfterFunc(s.stall, func() { close(s.until) }) })
 	<-s.until
 	return s.Target.Scan(ctx, key, o)
@@ -162,7 +185,7 @@ func (s *stallingReads) Scan(ctx context.Context, key []byte, o ScanOptions) (Pa
 func TestPollShowsAStall(t *testing.T) {
 	o := smallPoll()
 	o.Pollers = 2
-	target := &stallingReads{Target: openMem(t, engine.Options{}, false), until: make(chan struct{}), stall: 300 * time.Millisecond}
+	target := &silent{Target: openMem(t, engine.Options{}, false), until: make(chan struct{}), stall: 300 * time.Millisecond}
 	rep := Execute(t.Context(), target, NewPoll(o), Options{Seed: 1, Duration: 600 * time.Millisecond})
 	require.False(t, rep.Failed(), "%v %v", rep.Failures, rep.Violations)
 	latency := rep.Results["poll_latency"].(Latency)
