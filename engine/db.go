@@ -82,6 +82,7 @@ type DB struct {
 	flushes    broadcast
 	line       []*ticket // appends that wait for room, first come first
 	waiters    []*durableWaiter
+	oldWaiters sync.Pool // those whose wait is over, for the next: else an append of one record allocates four times
 	snapshot   *manifest.Snapshot
 	small      smallState // as assigned
 	stateLost  bool       // the base in force could not be read: the next one is a new one
