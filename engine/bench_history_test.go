@@ -286,8 +286,14 @@ func BenchmarkCountMillion(b *testing.B) {
 
 // BenchmarkTip ingests 25 MB/s of 1 KiB records over a million keys, compaction on, while
 // readers poll keys that are written, from where they read last. It reports the requests for
-// tables and indexes that their reads caused. An iteration is a second.
+// tables and indexes that their reads caused, and how long a poll took. An iteration is a second.
 func BenchmarkTip(b *testing.B) {
+	for _, keys := range []int{1000, historyKeys()} {
+		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) { benchmarkTip(b, keys) })
+	}
+}
+
+func benchmarkTip(b *testing.B, keys int) {
 	store := &traffic{Store: mem.New(mem.Options{})}
 	db, err := Open(b.Context(), store, Options{MemtableBytes: 32 << 20, SegmentBytes: 256 << 20})
 	if err != nil {
@@ -298,10 +304,11 @@ func BenchmarkTip(b *testing.B) {
 	ctx, stop := context.WithCancel(b.Context())
 	defer stop()
 	var wg sync.WaitGroup
-	wg.Go(func() { ingestAt(ctx, b, db, rate, valueSize) })
-	var polls, records atomic.Int64
+	wg.Go(func() { ingestAt(ctx, b, db, rate, valueSize, keys) })
+	var records atomic.Int64
+	took := make([][]time.Duration, readers)
 	for r := range readers {
-		wg.Go(func() { pollTip(ctx, b, db, r, &polls, &records) })
+		wg.Go(func() { took[r] = pollTip(ctx, b, db, r, keys, &records) })
 	}
 	before := db.Status().Counters
 	seconds := 0
@@ -313,15 +320,20 @@ func BenchmarkTip(b *testing.B) {
 	wg.Wait()
 	after := db.Status()
 	b.ReportMetric(float64(after.TableReads-before.TableReads), "GETs")
-	b.ReportMetric(float64(polls.Load())/float64(seconds), "polls/s")
+	all := slices.Concat(took...)
+	slices.Sort(all)
+	b.ReportMetric(float64(len(all))/float64(seconds), "polls/s")
+	b.ReportMetric(float64(all[len(all)/2].Nanoseconds())/1e3, "p50-us")
+	b.ReportMetric(float64(all[len(all)*99/100].Nanoseconds())/1e3, "p99-us")
+	b.ReportMetric(float64(all[len(all)*999/1000].Nanoseconds())/1e3, "p999-us")
 	b.ReportMetric(float64(records.Load())/float64(seconds), "records/s")
 	b.ReportMetric(float64(after.AppendedBytes-before.AppendedBytes)/1e6/float64(seconds), "MB/s-in")
 	b.ReportMetric(float64(after.Flushes-before.Flushes), "flushes")
 	b.ReportMetric(float64(after.Compaction.Jobs), "compactions")
 }
 
-// ingestAt appends bytes at a rate.
-func ingestAt(ctx context.Context, b *testing.B, db *DB, rate, valueSize int) {
+// ingestAt appends bytes at a rate, to so many keys.
+func ingestAt(ctx context.Context, b *testing.B, db *DB, rate, valueSize, keys int) {
 	const batch = 100
 	rnd := rand.New(rand.NewPCG(8, 8))
 	value := halfRandom(rnd, valueSize)
@@ -329,7 +341,7 @@ func ingestAt(ctx context.Context, b *testing.B, db *DB, rate, valueSize int) {
 	for ctx.Err() == nil {
 		recs := make([]Record, batch)
 		for i := range recs {
-			recs[i] = Record{Key: benchKey(rnd.IntN(historyKeys())), Value: value}
+			recs[i] = Record{Key: benchKey(rnd.IntN(keys)), Value: value}
 		}
 		if _, err := db.Append(ctx, recs, AppendOptions{Ack: Memory}); err != nil && ctx.Err() == nil {
 			b.Error(err)
@@ -342,28 +354,34 @@ func ingestAt(ctx context.Context, b *testing.B, db *DB, rate, valueSize int) {
 	}
 }
 
-// pollTip reads keys from a second behind the frontier on: what a reader at the tip that comes
-// back does.
-func pollTip(ctx context.Context, b *testing.B, db *DB, seed int, polls, records *atomic.Int64) {
+// pollTip reads keys from where the frontier was about a second ago on: what a reader at the tip that comes
+// back does. (From the frontier on there is nothing, and a poll that finds only that tells nothing.) It
+// returns how long each took.
+func pollTip(ctx context.Context, b *testing.B, db *DB, seed, keys int, records *atomic.Int64) (took []time.Duration) {
 	rnd := rand.New(rand.NewPCG(9, uint64(seed)))
-	cursor := db.Frontier()
-	for ctx.Err() == nil {
-		next := cursor
+	const rounds = 100 // a second
+	var frontiers [rounds]uint64
+	for round := 0; ctx.Err() == nil; round++ {
+		cursor := frontiers[round%rounds]
+		frontiers[round%rounds] = db.Frontier()
 		for range 100 {
-			it := db.Scan(ctx, benchKey(rnd.IntN(historyKeys())), From(cursor), ScanOptions{Limit: 100})
+			if cursor == 0 {
+				break // it has not gone on for a second
+			}
+			key, began := benchKey(rnd.IntN(keys)), time.Now()
+			it := db.Scan(ctx, key, From(cursor), ScanOptions{Limit: 100})
 			for range it.All() {
 				records.Add(1)
 			}
+			took = append(took, time.Since(began))
 			if it.Err() != nil && ctx.Err() == nil {
 				b.Error(it.Err())
-				return
+				return took
 			}
-			next = max(next, it.Next())
-			polls.Add(1)
 		}
-		cursor = next
 		time.Sleep(10 * time.Millisecond)
 	}
+	return took
 }
 
 // allTables returns the lines of all tables of the log, those of its groups too.

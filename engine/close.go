@@ -39,6 +39,8 @@ func (db *DB) Close(ctx context.Context) error {
 	db.mu.Lock()
 	durable, lost := db.durable, db.durableID < db.stateAt.id
 	db.closed = true
+	closed := error(ErrClosed)
+	db.unreadable.CompareAndSwap(nil, &closed) // a failure is the better reason
 	db.stopTimers()
 	waiters := db.waiters
 	db.waiters = nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/annalsdb/annals/internal/base"
@@ -54,6 +55,10 @@ type DB struct {
 	builtRuns  chan *builtRun
 	failedCh   chan struct{} // closed by fail
 
+	// Why the DB stopped for good (as failed), and why nothing can be read any more; nil: it did not, and it can be. They are
+	// set under mu and read without it: every request asks, while appends hold mu for as long as they copy.
+	failure, unreadable atomic.Pointer[error]
+
 	mu            sync.Mutex
 	failed        error // why the DB stopped for good; set once
 	closing       bool  // no new appends
@@ -77,6 +82,7 @@ type DB struct {
 	flushes    broadcast
 	line       []*ticket // appends that wait for room, first come first
 	waiters    []*durableWaiter
+	oldWaiters sync.Pool // those whose wait is over, for the next: else an append of one record allocates four times
 	snapshot   *manifest.Snapshot
 	small      smallState // as assigned
 	stateLost  bool       // the base in force could not be read: the next one is a new one
@@ -170,6 +176,8 @@ func (db *DB) fail(err error) {
 		return
 	}
 	db.failed = err
+	db.failure.Store(&err)
+	db.unreadable.Store(&err)
 	waiters := db.waiters
 	db.waiters = nil
 	db.allInLine()
@@ -207,21 +215,14 @@ func translate(err error) error {
 func (db *DB) Failed() <-chan struct{} { return db.failedCh }
 
 // Err returns why the DB stopped for good, or nil.
-func (db *DB) Err() error {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	return db.failed
-}
+func (db *DB) Err() error { return reason(&db.failure) }
 
 // readErr returns why nothing can be read any more, or nil.
-func (db *DB) readErr() error {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	if db.failed != nil {
-		return db.failed
-	}
-	if db.closed {
-		return ErrClosed
+func (db *DB) readErr() error { return reason(&db.unreadable) }
+
+func reason(p *atomic.Pointer[error]) error {
+	if err := p.Load(); err != nil {
+		return *err
 	}
 	return nil
 }

@@ -35,12 +35,15 @@ func (db *DB) isDurable(at place) bool { return at.end <= db.durable && at.id <=
 
 // addWaiter adds a waiter behind those that wait for no more. Callers hold mu.
 func (db *DB) addWaiter(at place) *durableWaiter {
-	w := &durableWaiter{at: at, done: make(chan error, 1)}
-	i := len(db.waiters)
-	for i > 0 && at.less(db.waiters[i-1].at) { // rare: somebody waits for a sequence yet to come
-		i--
+	w, ok := db.oldWaiters.Get().(*durableWaiter)
+	if !ok {
+		w = &durableWaiter{done: make(chan error, 1)}
 	}
-	db.waiters = slices.Insert(db.waiters, i, w)
+	w.at = at
+	db.waiters = append(db.waiters, w)
+	for i := len(db.waiters) - 1; i > 0 && at.less(db.waiters[i-1].at); i-- { // rare: somebody waits for a sequence yet to come
+		db.waiters[i-1], db.waiters[i] = w, db.waiters[i-1]
+	}
 	return w
 }
 
@@ -86,6 +89,7 @@ func (db *DB) waitDurable(ctx context.Context, at place) error {
 func (db *DB) await(ctx context.Context, w *durableWaiter) error {
 	select {
 	case err := <-w.done:
+		db.oldWaiters.Put(w) // who sent to it has let go of it
 		return err
 	case <-ctx.Done():
 		db.mu.Lock()

@@ -50,6 +50,8 @@ func openTest(t *testing.T, store objstore.Store, o Options) *DB {
 func (db *DB) crash() {
 	db.mu.Lock()
 	db.closing, db.closed = true, true
+	closed := error(ErrClosed)
+	db.unreadable.CompareAndSwap(nil, &closed)
 	db.stopTimers()
 	db.mu.Unlock()
 	db.end()

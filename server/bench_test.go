@@ -69,19 +69,24 @@ func BenchmarkAppendHTTP(b *testing.B) {
 	})
 }
 
-// BenchmarkScanHTTP reads 10 records of 100 bytes from memory.
+// BenchmarkScanHTTP reads records of 100 bytes from memory. Allocations are those of server and client
+// together, and of net/http in both.
 func BenchmarkScanHTTP(b *testing.B) {
-	r := start(b, Options{})
-	for range 10 {
-		r.mustAppend("k", string(bytes.Repeat([]byte("v"), 100)))
-	}
-	c := newBenchClient(b, r)
-	b.ReportAllocs()
-	for b.Loop() {
-		page, err := c.Scan(b.Context(), []byte("k"), client.ScanOptions{})
-		if err != nil || len(page.Values) != 10 {
-			b.Fatal(len(page.Values), err)
-		}
+	for _, n := range []int{10, 1000} {
+		b.Run(fmt.Sprintf("records=%d", n), func(b *testing.B) {
+			r := start(b, Options{})
+			for range n {
+				r.mustAppend("k", string(bytes.Repeat([]byte("v"), 100)))
+			}
+			c := newBenchClient(b, r)
+			b.ReportAllocs()
+			for b.Loop() {
+				page, err := c.Scan(b.Context(), []byte("k"), client.ScanOptions{Limit: n})
+				if err != nil || len(page.Values) != n {
+					b.Fatal(len(page.Values), err)
+				}
+			}
+		})
 	}
 }
 
