@@ -30,7 +30,7 @@ const (
 	DefaultWALObjectBytes  = 8 << 20
 	DefaultWALInFlight     = 8
 	DefaultMemtableBytes   = 64 << 20
-	DefaultRecentBytes     = 64 << 20
+	DefaultRecentBytes     = DefaultMemtableBytes / 4 * 5
 	DefaultUnflushedBytes  = 512 << 20
 	DefaultCacheBytes      = 256 << 20
 	DefaultDiskCacheBytes  = 10 << 30
@@ -77,7 +77,8 @@ type Options struct {
 	// as a run. Default 64 MiB. Larger: fewer, larger runs, longer recovery.
 	MemtableBytes int64
 	// RecentBytes is the heap for memtables that were flushed already and are
-	// kept so that readers at the tip cause no request. Default 64 MiB.
+	// kept so that readers at the tip cause no request. Default 80 MiB, or a quarter more than
+	// MemtableBytes: a full memtable has passed its limit, and what does not fit is not kept at all.
 	RecentBytes int64
 	// MaxUnflushedBytes bounds the record bytes, and bytes of changed cursors, that are not yet in runs: beyond
 	// it appends wait, and fail with ErrOverloaded when their context ends. A
@@ -195,7 +196,7 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.WALObjectBytes, DefaultWALObjectBytes)
 	setDefault(&o.WALInFlight, DefaultWALInFlight)
 	setDefault(&o.MemtableBytes, DefaultMemtableBytes)
-	setDefault(&o.RecentBytes, DefaultRecentBytes)
+	setDefault(&o.RecentBytes, max(DefaultRecentBytes, o.MemtableBytes/4*5))
 	setDefault(&o.MaxUnflushedBytes, DefaultUnflushedBytes)
 	setDefault(&o.MaxRuns, DefaultMaxRuns)
 	setDefault(&o.CacheBytes, DefaultCacheBytes)
