@@ -25,7 +25,7 @@ const (
 	batchesAnAppender = 50
 	scannersAKind     = 2
 	sharedKey         = "shared"
-	concurrentTimeout = 2 * time.Minute
+	concurrentTimeout = 10 * time.Minute
 )
 
 // appender writes batches of three records: one to its own key, one to the key that

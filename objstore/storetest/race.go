@@ -127,7 +127,7 @@ func (s *suite) raceReaders() {
 					return nil
 				default:
 				}
-				id, err := w.read(ctx, r%2 == 0 || s.looseRanges)
+				id, err := w.read(ctx, r%2 == 0 || s.server)
 				if err != nil {
 					return err
 				}
