@@ -172,12 +172,12 @@ func (w *walk) nextTable() (bool, error) {
 		}
 		w.lookAhead(true)
 		s := w.queue[0]
-		w.queue[0] = step{}
-		w.queue = w.queue[1:]
 		out, err := w.take(&s)
 		if err != nil {
-			return false, err
+			return false, err // the step stays in the queue, where end finds what it has fetched ahead
 		}
+		w.queue[0] = step{}
+		w.queue = w.queue[1:]
 		w.taken++
 		switch {
 		case out.reads.Load() > 0:

@@ -362,6 +362,40 @@ func TestReplayGoesOnBetweenTables(t *testing.T) {
 	})
 }
 
+// A scan whose context ends when it comes to a table in which it has read ahead gives back what it was lent.
+func TestCancelledBetweenTables(t *testing.T) {
+	const tables, records = 3, 200
+	value := strings.Repeat("0123456789abcdef", 1<<10)
+	slowLayout(t, func(l *layout) {
+		l.blockBytes = 32 << 10
+		var active [][]Record
+		for s := range tables {
+			active = append(active, l.records(records, func(i int) (string, string) { return "k", scramble(value, s*records+i+1) }))
+		}
+		l.segment(false, active...)
+	}, func(t *testing.T, l *layout, m *meter, c *core) {
+		ahead := false
+		for range 20 { // of what is there and a context that has ended, either is noticed first
+			ctx, cancel := context.WithCancel(t.Context())
+			it := c.Scan(ctx, []byte("k"), All(), ScanOptions{})
+			n := 0
+			for range it.All() {
+				if n++; n > (tables-1)*records-80 { // the last of the table but one are in memory
+					synctest.Wait()
+					time.Sleep(10 * roundTrip)
+					if next := it.walk.queue; len(next) > 0 && next[0].records() != nil {
+						ahead = ahead || next[0].records().Ahead() > 0
+						cancel()
+					}
+				}
+			}
+			cancel()
+			require.Zero(t, c.tables.ahead.taken.Load())
+		}
+		require.True(t, ahead)
+	})
+}
+
 // scramble makes a text of the same length that does not compress.
 func scramble(s string, seed int) string {
 	b := []byte(s)

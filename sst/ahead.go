@@ -12,7 +12,9 @@ import (
 //   - a scan has never more fetched ahead than it has read before, or its hint asks for, so that
 //     one that is left early has cost at most twice what it used;
 //   - and at most MaxAhead bytes in at most maxAheadRuns reads of at most MaxRead each, beside the one
-//     that it uses: what its Background grants.
+//     that it uses: what its Background grants;
+//   - a read of large records, whose first and last block make it much larger than that, counts
+//     with its own size.
 const (
 	// MaxAhead bounds the stored bytes that a scan has fetched, or is fetching, ahead.
 	MaxAhead = 16 << 20
@@ -41,7 +43,7 @@ type Background interface {
 // readAhead is what a scan has fetched, or is fetching, ahead.
 type readAhead struct {
 	queue []*aheadRun // in the order of the scan
-	bytes int64       // lent for what is in queue
+	bytes int64       // for which what is in queue counts
 	used  int64       // lent for the current run; 0: nothing
 	read  int64       // stored bytes of the runs that were current
 
@@ -50,17 +52,19 @@ type readAhead struct {
 
 // aheadRun is a run that is fetched ahead.
 type aheadRun struct {
-	done chan struct{} // closed when err and the bytes of run are set; nil: they are
+	done chan struct{} // closed when err and the bytes of run are set; nil: they are, or late
 	run  blockRun
 	err  error
-	lent int64
+	size int64 // for which it counts
+	lent int64 // by Background; 0: nothing, all is in memory, or late
+	late bool  // it is too large to be fetched before its turn
 }
 
 // Continue says that the scan has returned so many bytes of values from other tables, so that it reads ahead at
 // once if those are many, and that so many stored bytes are fetched ahead in another table, which count as its own.
 func (it *Iter) Continue(bytes, held int64) { it.ahead.before, it.ahead.held = bytes, held }
 
-// Ahead returns how many stored bytes are fetched ahead, or being fetched.
+// Ahead returns for how many stored bytes counts what is fetched ahead, or being fetched.
 func (it *Iter) Ahead() int64 { return it.ahead.bytes }
 
 // Ending reports that the last blocks of the scan were found, though not all of them may be fetched.
@@ -98,24 +102,42 @@ func (it *Iter) LookAhead(ctx context.Context) {
 				return
 			}
 		}
-		next := &aheadRun{lent: size}
+		next := &aheadRun{}
 		ok, err := it.find(ctx, &next.run, size)
 		if next.err = err; !ok && err == nil {
 			b.Give(size)
 			return
 		}
 		a.queue = append(a.queue, next)
-		if err != nil || !next.run.cold {
-			next.lent = 0
-			b.Give(size)
+		next.settle(b, size)
+		a.bytes += next.size
+		if next.late {
+			return
+		}
+		if next.lent == 0 {
 			continue
 		}
-		a.bytes += size
 		next.done = make(chan struct{})
 		b.Go(func(ctx context.Context) {
 			defer close(next.done)
 			next.err = next.run.fetch(ctx, it.r)
 		})
+	}
+}
+
+// settle keeps of the size that was lent before the run was found what it needs, or takes more.
+func (next *aheadRun) settle(b Background, size int64) {
+	next.size = next.run.size()
+	switch {
+	case next.err != nil || !next.run.cold:
+		b.Give(size)
+	case next.size <= size+size/4:
+		next.size, next.lent = size, size
+	default: // large records
+		b.Give(size)
+		if next.late = !b.Take(next.size); !next.late {
+			next.lent = next.size
+		}
 	}
 }
 
@@ -151,9 +173,9 @@ func (it *Iter) takeAhead(ctx context.Context) error {
 	a := &it.ahead
 	a.queue[0] = nil
 	a.queue = a.queue[1:]
-	a.bytes -= next.lent
+	a.bytes -= next.size
 	a.used = next.lent
-	it.run = next.run
+	it.run, it.late = next.run, next.late
 	return next.err
 }
 

@@ -156,6 +156,55 @@ func TestReadAheadGrows(t *testing.T) {
 	require.Less(t, len(src.reads), 25)
 }
 
+// What a scan of large records has ahead counts as large as it is; what is refused for that waits for its turn.
+func TestReadAheadOfLargeRecords(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 3))
+	recs := stream(30, func(int) []byte { return []byte("k") }, func(int) []byte { return random(rng, 3<<20) })
+	body, info := write(WriterOptions{}, recs)
+	for _, most := range []int64{math.MaxInt64, 4 << 20} {
+		r, src, b := openAhead(t, body, info, ReaderOptions{})
+		r.opts.Background = refusing{b, most}
+		it := r.Scan([]byte("k"), base.All(), Hint{})
+		late := 0
+		for i := range recs {
+			rec, ok, err := it.Next(context.Background())
+			require.NoError(t, err)
+			require.True(t, ok)
+			require.Equal(t, recs[i], rec)
+			held := int64(0)
+			for _, next := range it.ahead.queue {
+				if next.late {
+					late++
+				} else {
+					held += next.run.size()
+				}
+			}
+			require.LessOrEqual(t, held, b.lent)
+			require.LessOrEqual(t, it.Ahead(), int64(MaxAhead+MaxRead+2*(3<<20)))
+		}
+		b.Wait()
+		_, ok, err := it.Next(context.Background())
+		require.NoError(t, err)
+		require.False(t, ok)
+		require.Empty(t, b.taken)
+		require.Equal(t, [2]int64{0, info.MetaOffset}, covered(src.reads))
+		if most == math.MaxInt64 {
+			require.Zero(t, late)
+			require.NotZero(t, b.started)
+		} else {
+			require.NotZero(t, late)
+		}
+	}
+}
+
+// refusing lends at most so much at once.
+type refusing struct {
+	*background
+	most int64
+}
+
+func (r refusing) Take(n int64) bool { return n <= r.most && r.background.Take(n) }
+
 // A scan that comes from another table goes on as fast, within what that has under way; one that is closed, or fails, keeps nothing.
 func TestReadAheadContinues(t *testing.T) {
 	ctx := context.Background()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/hex"
 	"math/rand/v2"
 	"testing"
 
@@ -215,6 +216,38 @@ func TestStoredBlocksOfEachCompression(t *testing.T) {
 		require.GreaterOrEqual(t, blocks[c.want], int(info.Properties.Blocks)-1, "%+v: all but the short last one", c)
 		if c.out == Dense {
 			require.Zero(t, blocks[codecS2])
+		}
+	}
+}
+
+// TestRawBlocksOfFastTables: what S2 left as it was, since it codes repetitions alone, a table that is kept compresses if
+// zstd can, from the next probe on.
+func TestRawBlocksOfFastTables(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 5))
+	hexadecimal := func(int) []byte { return hex.AppendEncode(nil, random(rng, 100)) }
+	incompressible := func(int) []byte { return random(rng, 200) }
+	hot := func(int) []byte { return []byte("hot") }
+	const n = 2 * probeEvery * 32 << 10 / 200
+	for _, c := range []struct {
+		value   func(int) []byte
+		smaller bool
+	}{{hexadecimal, true}, {incompressible, false}} {
+		recs := stream(n, hot, c.value)
+		direct, _ := write(WriterOptions{}, recs)
+		body, info := write(WriterOptions{Compression: Fast}, recs)
+		r := reopen(t, body, info)
+		require.GreaterOrEqual(t, dataCodecs(t, r, body)[codecRaw], int(info.Properties.Blocks)-1)
+		w := NewWriter(WriterOptions{ID: testID})
+		collectGroups(t, groupsOf(t, r, Span{}), w.AddGroup)
+		body, info = w.Finish()
+		r = reopen(t, body, info)
+		requireRecords(t, recs, collect(t, r.All(0)))
+		blocks := dataCodecs(t, r, body)
+		if c.smaller {
+			require.Less(t, len(body), len(direct)*11/10)
+			require.GreaterOrEqual(t, blocks[codecZstd], int(info.Properties.Blocks)-1)
+		} else {
+			require.GreaterOrEqual(t, blocks[codecRaw], int(info.Properties.Blocks)-1)
 		}
 	}
 }

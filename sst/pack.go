@@ -29,6 +29,9 @@ type packer struct {
 
 	blocks  int  // data blocks so far
 	useless bool // the last probe found no use in entropy coding
+
+	raws int  // blocks so far that another writer could not make smaller
+	raw  bool // the last probe of them could
 }
 
 // append compresses a block of metadata behind b, or copies it if that does not help.
@@ -80,7 +83,26 @@ func (p *packer) compare(data []byte, n int) {
 	p.probe = p.plain.EncodeAll(data, p.probe[:0])
 	without := len(p.probe)
 	p.useless = without-n < without/probeGain
-	if cap(p.probe) > keepDecoded { // a large value needed it
+	p.dropProbe()
+}
+
+// shrinks reports whether zstd is likely to make a stored block smaller that another writer left raw. If that
+// one was in a hurry it may: S2 finds repetitions alone, and has no use of letters that are rarer than others, as
+// in text of hexadecimal digits. Every probeEvery-th block is tried.
+func (p *packer) shrinks(payload []byte) bool {
+	if p.raws%probeEvery == 0 {
+		p.probe = p.encode(p.probe[:0], payload)
+		_, c := smaller(p.probe, 0, payload, codecZstd)
+		p.raw = c == codecZstd
+		p.dropProbe()
+	}
+	p.raws++
+	return p.raw
+}
+
+// dropProbe frees the memory of a probe of a large value.
+func (p *packer) dropProbe() {
+	if cap(p.probe) > keepDecoded {
 		p.probe = nil
 	}
 }

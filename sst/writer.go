@@ -147,16 +147,16 @@ const smallBlockEvery = 4
 
 // takesFrame reports whether a group is appended as the stored block that it is. Blocks
 // must not shrink with every rewrite, nor stay as large as another writer made them: only those
-// of about the target's size, or of one record, are taken; what S2 could not make smaller, zstd hardly does.
+// of about the target's size, or of one record, are taken.
 func (w *Writer) takesFrame(g *Group) bool {
 	f := g.frame
 	if f == nil || f.decoded < w.opts.BlockBytes/2 || g.Records > 1 && f.decoded > 2*w.opts.BlockBytes {
 		return false
 	}
-	if f.codec == codecS2 && !w.pack.fast {
-		return false // zstd makes it smaller
+	if w.block.records > 0 && w.block.size() < w.opts.BlockBytes/2 && w.sinceSmall < smallBlockEvery {
+		return false
 	}
-	return w.block.records == 0 || w.block.size() >= w.opts.BlockBytes/2 || w.sinceSmall >= smallBlockEvery
+	return w.pack.fast || f.codec == codecZstd || f.codec == codecRaw && !w.pack.shrinks(f.payload)
 }
 
 // addFrame appends a group as the stored block that it is.
