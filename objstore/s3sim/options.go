@@ -15,6 +15,9 @@ const (
 	MaxConcurrency = 64
 	// maxParts is S3's limit for one upload.
 	maxParts = 10_000
+
+	// minBandwidth keeps the time that the largest body takes far below what a time.Duration holds.
+	minBandwidth = 1000
 )
 
 // Latency is a log-normal distribution: half of all requests take at most P50, 99 of 100
@@ -39,7 +42,7 @@ type Options struct {
 	Delete Latency
 
 	// Bandwidth is how many bytes of a body one request transfers in a second. It adds to the
-	// latency of Put and Get. Requests that are under way together do not share it.
+	// latency of Put and Get. Requests that are under way together do not share it. At least 1,000.
 	Bandwidth int64
 	// PartSize is the size above which a body is uploaded in parts of that size, unless the
 	// caller forbids it, and PartConcurrency how many of them are under way together: as
@@ -99,7 +102,7 @@ func (o Options) Validate() error {
 		fault(l.P99 < l.P50, "%v latency: p99 (%v) is below p50 (%v)", kind(k), l.P99, l.P50)
 		fault(l.P99 > MaxLatency, "%v latency: p99 is %v, the limit is %v", kind(k), l.P99, MaxLatency)
 	}
-	fault(o.Bandwidth <= 0, "bandwidth: %d bytes a second, want more than 0", o.Bandwidth)
+	fault(o.Bandwidth < minBandwidth, "bandwidth: %d bytes a second, want at least %d", o.Bandwidth, minBandwidth)
 	fault(o.PartSize <= 0, "part size: %d bytes, want more than 0", o.PartSize)
 	fault(o.PartConcurrency < 1 || o.PartConcurrency > MaxConcurrency,
 		"part concurrency: %d is not in [1, %d]", o.PartConcurrency, MaxConcurrency)

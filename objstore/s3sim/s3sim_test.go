@@ -339,7 +339,7 @@ func TestValidate(t *testing.T) {
 		"head latency: p50 is -1ns, want more than 0",
 		"head latency: p99 (-2ns) is below p50 (-1ns)",
 		"list latency: p99 is 1m0.000000001s, the limit is 1m0s",
-		"bandwidth: 0 bytes a second, want more than 0",
+		"bandwidth: 0 bytes a second, want at least 1000",
 		"part size: -1 bytes, want more than 0",
 		"part concurrency: 65 is not in [1, 64]",
 		"sleep and elapsed: want both or neither, they are one clock",
