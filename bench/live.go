@@ -29,7 +29,7 @@ func (l *liveLine) showNowAndThen(format string, args ...any) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	every := plainEvery
+	every := plainEvery - tickEvery/2 // ticks come a little early or late
 	if l.terminal {
 		every = tickEvery / 2
 	}
@@ -39,7 +39,7 @@ func (l *liveLine) showNowAndThen(format string, args ...any) {
 	l.shown = time.Now()
 	text := fmt.Sprintf(format, args...)
 	if l.terminal {
-		fmt.Fprintf(l.out, "\r\x1b[K%s", text)
+		fmt.Fprintf(l.out, "\r\x1b[K\x1b[?7l%s\x1b[?7h", text) // what a narrow terminal cannot show is cut off: it must stay one line
 		l.dirty = true
 		return
 	}
