@@ -38,7 +38,7 @@ func TestBenchCompactRefusals(t *testing.T) {
 	status, _, stderr = runIn("bench", "compact", "--store", "mem:", "--http", "--duration", "5s", "--records", "5", "--bytes", "5MB", "--compaction", "on",
 		"--hot-share", "2", "--parallel", "none")
 	require.Equal(t, exitUsage, status)
-	for _, want := range []string{"--http", "--duration", "--records and --bytes", "--compaction on", "not a number from 0 to 1", "--parallel"} {
+	for _, want := range []string{"--http", "--duration", "--records and --bytes", "--compaction on", "not a share from 0 to 1", "--parallel"} {
 		require.Contains(t, stderr, want)
 	}
 	status, _, stderr = runIn("bench", "compact", "--store", "mem:", "--runs", "65")

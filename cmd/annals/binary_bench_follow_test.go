@@ -34,7 +34,7 @@ func TestBinaryBenchFollow(t *testing.T) {
 
 	status, _, stderr := runAnnals(t, "bench", "follow", "--server", d.url, "--form", "engine", "--followed-share", "2")
 	require.Equal(t, exitUsage, status)
-	require.Contains(t, stderr, "--followed-share: \"2\" is not a number from 0 to 1")
+	require.Contains(t, stderr, "--followed-share: \"2\" is not a share from 0 to 1")
 	require.Contains(t, stderr, "--form engine needs --store")
 	status, _, stderr = runAnnals(t, "bench", "follow", "--store", "mem:", "--followers", "9", "--keys", "8", "--warmup", "0s")
 	require.Equal(t, exitUsage, status)
