@@ -53,7 +53,8 @@ type LogCounts struct {
 	Tables         uint64 `json:"tables"`
 }
 
-// difference of all that counts.
+// since returns the difference of all that counts, or nil if that is not known: counters that went back are those of a server that was
+// started again meanwhile.
 func (c *LogCounts) since(before *LogCounts) *LogCounts {
 	if c == nil || before == nil {
 		return nil
@@ -62,9 +63,13 @@ func (c *LogCounts) since(before *LogCounts) *LogCounts {
 	for _, m := range d.metrics() {
 		if !m.gauge {
 			for _, b := range before.metrics() {
-				if b.name == m.name {
-					*m.value -= *b.value
+				if b.name != m.name {
+					continue
 				}
+				if *m.value < *b.value {
+					return nil
+				}
+				*m.value -= *b.value
 			}
 		}
 	}
@@ -139,11 +144,23 @@ func (r *Run) counters() counters {
 
 func (c counters) since(before counters) counters {
 	d := counters{cpu: c.cpu - before.cpu, mallocs: c.mallocs - before.mallocs, log: c.log.since(before.log)}
-	if c.store != nil && before.store != nil {
+	if c.store != nil && before.store != nil && !wentBack(*c.store, *before.store) {
 		s := statsSince(*c.store, *before.store)
 		d.store = &s
 	}
 	return d
+}
+
+// wentBack reports whether a store was asked for less than before: what counts was started again.
+func wentBack(s, before metered.Stats) bool {
+	for op := range s.Ops {
+		for i := range s.Ops[op].Results {
+			if s.Ops[op].Results[i] < before.Ops[op].Results[i] {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // statsSince returns what was asked of a store between two looks.

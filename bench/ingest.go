@@ -209,6 +209,9 @@ type WorstSecond struct {
 
 // String writes it for people.
 func (s WorstSecond) String() string {
+	if s.P99 == 0 { // nothing was acknowledged
+		return fmt.Sprintf("%.2f MB/s", s.BytesPerSecond/1e6)
+	}
 	return fmt.Sprintf("%.2f MB/s; p99 %s", s.BytesPerSecond/1e6, formatMicros(s.P99))
 }
 

@@ -227,6 +227,18 @@ func TestLiveLine(t *testing.T) {
 		require.False(t, rep.Failed(), rep.Failures)
 		require.Contains(t, out.String(), "MB/s")
 		require.Contains(t, out.String(), "puts")
+
+		// A running server says what its log consists of, too.
+		remote, err := e.Serve(nil)
+		require.NoError(t, err)
+		remote.Beside = nil
+		var ofServer bytes.Buffer
+		rep = Execute(t.Context(), remote, NewIngest(o), Options{Live: &ofServer, Terminal: terminal})
+		require.False(t, rep.Failed(), rep.Failures)
+		require.Contains(t, ofServer.String(), "puts")
+		remote.Client.Close()
+		require.NoError(t, remote.loopback.stop(context.Background()))
+
 		require.Equal(t, terminal, bytes.Contains(out.Bytes(), []byte("\r\x1b[K")))
 	}
 }

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"sync"
@@ -12,6 +13,9 @@ import (
 // plainEvery is how often the live line is written where it is not rewritten in place.
 const plainEvery = 5 * time.Second
 
+// liveTimeout bounds how long a running server may take to say what it consists of: less than an interval, which it delays.
+const liveTimeout = tickEvery / 4
+
 // liveLine says how a run goes.
 type liveLine struct {
 	out      io.Writer
@@ -22,6 +26,21 @@ type liveLine struct {
 	dirty bool // the cursor stands behind a line
 }
 
+// every is how long a line stands before the next one is written.
+func (l *liveLine) every() time.Duration {
+	if l.terminal {
+		return tickEvery / 2
+	}
+	return plainEvery - tickEvery/2 // ticks come a little early or late
+}
+
+// due reports whether a line would be written now.
+func (l *liveLine) due() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Since(l.shown) >= l.every()
+}
+
 // showNowAndThen writes a line unless one was written a moment ago.
 func (l *liveLine) showNowAndThen(format string, args ...any) {
 	if l.out == nil {
@@ -29,17 +48,13 @@ func (l *liveLine) showNowAndThen(format string, args ...any) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	every := plainEvery
-	if l.terminal {
-		every = tickEvery / 2
-	}
-	if time.Since(l.shown) < every {
+	if time.Since(l.shown) < l.every() {
 		return
 	}
 	l.shown = time.Now()
 	text := fmt.Sprintf(format, args...)
 	if l.terminal {
-		fmt.Fprintf(l.out, "\r\x1b[K%s", text)
+		fmt.Fprintf(l.out, "\r\x1b[K\x1b[?7l%s\x1b[?7h", text) // what a narrow terminal cannot show is cut off: it must stay one line
 		l.dirty = true
 		return
 	}
@@ -54,6 +69,25 @@ func (l *liveLine) end() {
 		fmt.Fprint(l.out, "\r\x1b[K")
 		l.dirty = false
 	}
+}
+
+// objects says what the log consists of and has asked of its store. A running server is asked, unless nobody would see it.
+func (l *liveLine) objects(r *Run) string {
+	log, store := (*LogCounts)(nil), (*metered.Stats)(nil)
+	if e := r.Embedded(); e != nil {
+		stats := e.Store.Stats()
+		log, store = logCountsOf(e.DB.Status()), &stats
+	} else if remote, ok := r.Target.(*Remote); ok && l.due() {
+		ctx, cancel := context.WithTimeout(context.Background(), liveTimeout)
+		defer cancel()
+		if m, err := remote.metrics(ctx); err == nil {
+			log, store = m.log(), m.store()
+		}
+	}
+	if log == nil || store == nil {
+		return ""
+	}
+	return fmt.Sprintf("  %d tables in %d runs  %d puts %d gets", log.Tables, log.Runs, store.Ops[metered.Put].Calls(), store.Ops[metered.Get].Calls())
 }
 
 // tick shows an interval.
@@ -78,11 +112,7 @@ func (l *liveLine) tick(r *Run, at time.Duration, seconds float64, measured bool
 	if i.Errors > 0 {
 		text += fmt.Sprintf("  %d ERRORS", i.Errors)
 	}
-	if e := r.Embedded(); e != nil {
-		stats, status := e.Store.Stats(), e.DB.Status()
-		text += fmt.Sprintf("  %d tables in %d runs  %d puts %d gets", status.Tables, status.Runs,
-			stats.Ops[metered.Put].Calls(), stats.Ops[metered.Get].Calls())
-	}
+	text += l.objects(r)
 	if u.rss > 0 {
 		text += "  " + formatBytes(float64(u.rss))
 	}

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -9,6 +10,10 @@ import (
 
 // drainTimeout bounds how long operations that are under way at the end of a run may go on.
 const drainTimeout = 30 * time.Second
+
+// maxOverdue bounds how many operations that were due and never started are counted one by one, as the schedule has them. What
+// is beyond is counted by the rate: of a rate that no log can do they were more than there is time for.
+const maxOverdue = 1_000_000
 
 // MaxWorkers bounds the workers of a load.
 const MaxWorkers = 100_000
@@ -142,11 +147,12 @@ func (d *driver) dispatch(ctx context.Context, ops chan<- Op) {
 	for n := uint64(0); d.load.Limit == 0 || n < d.load.Limit; n++ {
 		due := d.began.Add(d.load.Schedule.Next())
 		if !sleep.until(ctx, due) {
+			d.overdue(due) // the schedule may be ahead of what was handed out, even if no worker was busy
 			return
 		}
-		d.pace.Due++
 		select {
 		case ops <- Op{N: n, Due: due}:
+			d.pace.Due++
 			d.pace.BehindLast = max(0, time.Since(due))
 			d.pace.BehindMax = max(d.pace.BehindMax, d.pace.BehindLast)
 		case <-ctx.Done():
@@ -156,15 +162,28 @@ func (d *driver) dispatch(ctx context.Context, ops chan<- Op) {
 	}
 }
 
-// overdue counts what else was due when the load ended.
-func (d *driver) overdue(last time.Time) {
+// overdue counts what was due and not handed out when the load ended, from an operation on that is due next.
+func (d *driver) overdue(next time.Time) {
 	end := time.Now()
 	if to := time.Duration(d.run.to.Load()); end.Sub(d.run.began) > to {
 		end = d.run.began.Add(to)
 	}
-	d.pace.BehindLast = max(0, end.Sub(last))
-	d.pace.BehindMax = max(d.pace.BehindMax, d.pace.BehindLast)
-	for !d.began.Add(d.load.Schedule.Next()).After(end) && (d.load.Limit == 0 || d.pace.Due < d.load.Limit) {
-		d.pace.Due++
+	if next.After(end) {
+		return
 	}
+	d.pace.BehindLast = end.Sub(next)
+	d.pace.BehindMax = max(d.pace.BehindMax, d.pace.BehindLast)
+	limit := d.load.Limit
+	if limit == 0 {
+		limit = math.MaxUint64
+	}
+	for range maxOverdue {
+		if next.After(end) || d.pace.Due >= limit {
+			return
+		}
+		d.pace.Due++
+		next = d.began.Add(d.load.Schedule.Next())
+	}
+	rest := d.load.Schedule.Rate() * max(0, end.Sub(next)).Seconds()
+	d.pace.Due += min(limit-d.pace.Due, uint64(min(rest, math.MaxInt64)))
 }

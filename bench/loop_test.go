@@ -190,3 +190,28 @@ func BenchmarkSleeper(b *testing.B) {
 	}
 	b.ReportMetric(float64(late.Microseconds())/float64(b.N), "us-late")
 }
+
+// A rate that nothing can do is no reason to count for ever what was not started.
+func TestAbsurdRateEnds(t *testing.T) {
+	const rate = 1e15
+	var pace Pace
+	rep := Execute(t.Context(), nil, workload{func(ctx context.Context, r *Run) error {
+		load := Load{Schedule: NewSchedule(rate, Poisson, r.Rand(1)), Workers: 1, Recorder: r.Recorder("op")}
+		pace = r.Loop(r.Begin(ctx), load, func(context.Context, Op) (Done, error) { return Done{}, nil })
+		r.End()
+		return nil
+	}}, Options{Duration: 20 * time.Millisecond})
+	require.False(t, rep.Failed())
+	require.NotZero(t, rep.Memory.PeakHeap)
+	require.InEpsilon(t, rate*0.02, float64(pace.Due), 0.1)
+
+	// A limit bounds what was due all the same.
+	Execute(t.Context(), nil, workload{func(ctx context.Context, r *Run) error {
+		load := Load{Schedule: NewSchedule(rate, Poisson, r.Rand(1)), Workers: 1, Limit: 3 * maxOverdue, Recorder: r.Recorder("op")}
+		ctx = r.Begin(ctx)
+		pace = r.Loop(ctx, load, func(context.Context, Op) (Done, error) { <-ctx.Done(); return Done{}, nil })
+		r.End()
+		return nil
+	}}, Options{Duration: 20 * time.Millisecond})
+	require.EqualValues(t, 3*maxOverdue, pace.Due)
+}

@@ -281,6 +281,7 @@ func (r *Run) finish(ctx context.Context, err error) {
 	rep := r.report
 	rep.Interrupted = ctx.Err() != nil
 	rep.client = r.Embedded() == nil
+	rep.peak(r.usage()) // nothing else may have looked
 	rep.Failures, rep.Violations = r.messages.list(), r.wrong.list()
 	if r.fatal != nil {
 		rep.Failures = append(rep.Failures, r.fatal.Error())

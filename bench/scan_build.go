@@ -82,7 +82,7 @@ func (s *Reads) build(ctx context.Context, r *Run) error {
 		return err
 	}
 	r.Result("built_records", "records built", total, Plain)
-	r.Result("built_records_per_second", "records built", ratio(float64(total), time.Since(began).Seconds()), PerSecond)
+	r.Result("built_records_per_second", "built at", ratio(float64(total), time.Since(began).Seconds()), PerSecond)
 	return nil
 }
 

@@ -112,7 +112,9 @@ func (s *Reads) replayOnce(ctx context.Context, r *Run, rec *Recorder) (ReplayRe
 	r.End()
 	one.Replays, one.Seconds = 1, end.Sub(began).Seconds()
 	if err != nil {
-		rec.Fail(end, err)
+		if ctx.Err() == nil { // else it was interrupted, which is no failure
+			rec.Fail(end, err)
+		}
 		return one, err
 	}
 	rec.Observe(began, end, int(one.Records), one.Bytes)

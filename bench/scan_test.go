@@ -3,12 +3,15 @@ package bench
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/objstore/mem"
 )
 
 func smallReads() ReadsOptions {
@@ -187,4 +190,35 @@ func TestScanFaults(t *testing.T) {
 	o = smallReads()
 	o.Modes, o.HotBytes = []ReadMode{Replay}, 0
 	require.Len(t, NewReads(o).Faults(), 1)
+}
+
+// measuredGets calls hook for each GET within what is measured.
+type measuredGets struct {
+	objstore.Store
+	run  atomic.Pointer[Run]
+	hook func()
+}
+
+func (s *measuredGets) Get(ctx context.Context, name string, o objstore.GetOptions) (objstore.Object, error) {
+	if r := s.run.Load(); r != nil && r.Measured() {
+		s.hook()
+	}
+	return s.Store.Get(ctx, name, o)
+}
+
+// Ending a replay early is no failure of the log.
+func TestInterruptedReplay(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	store := &measuredGets{Store: mem.New(mem.Options{}), hook: cancel}
+	o := smallReads()
+	o.Modes = []ReadMode{Replay}
+	w := NewReads(o)
+	rep := Execute(ctx, openEmbedded(t, store, smallTables), workload{func(ctx context.Context, r *Run) error {
+		store.run.Store(r)
+		return w.Run(ctx, r)
+	}}, Options{Seed: 1})
+	require.True(t, rep.Interrupted)
+	require.NotZero(t, rep.Seconds, "a replay had begun")
+	require.Empty(t, rep.Failures)
 }

@@ -14,7 +14,11 @@ func (rep *Report) WriteText(w io.Writer) error {
 	var t text
 	t.line("workload", rep.Workload+rep.ended())
 	t.line("machine", rep.Machine.String())
-	t.line("measured", fmt.Sprintf("%s, %s loop, seed %d", formatSeconds(rep.Seconds), rep.Loop, rep.Seed))
+	loop := ""
+	if rep.Loop != "none" {
+		loop = rep.Loop + " loop, "
+	}
+	t.line("measured", fmt.Sprintf("%s, %sseed %d", formatSeconds(rep.Seconds), loop, rep.Seed))
 	if rep.Loop == "closed" {
 		t.line("", "closed loop: an operation that is slow delays the next ones, so that these latencies hide stalls")
 	}

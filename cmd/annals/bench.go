@@ -167,6 +167,8 @@ func (c *benchConfig) addEngineFlags(s *settings) {
 	for _, name := range engineFlags {
 		s.flags.AddFlag(all.flags.Lookup(name))
 	}
+	s.flags.Lookup("gc-grace").Usage = fmt.Sprintf("how long an object stays after it left the log; at least %v, less than in a server, since "+
+		"nobody else reads the log. Longer: a store in memory needs more of it", benchLeastGrace)
 }
 
 // parseDurationOrNone reads a duration, or one of zero.
@@ -233,6 +235,7 @@ func (c *benchConfig) checkEngine(s *settings) {
 func configOf(s *settings, c *benchConfig) map[string]string {
 	config := make(map[string]string)
 	s.flags.VisitAll(func(f *pflag.Flag) { config[f.Name] = f.Value.String() })
+	delete(config, "help")
 	if c.server == "" {
 		config["flush-interval"] = c.serve.engine.FlushInterval.String()
 	}
@@ -355,6 +358,13 @@ func (c *benchConfig) writeReport(p *process, report *bench.Report, out io.Write
 		err = errors.Join(err, report.WriteText(p.stdout))
 	}
 	return err
+}
+
+// checkArrivals reports arrivals that a closed loop does not have.
+func checkArrivals(s *settings, rate float64) {
+	if rate == 0 && s.changed("arrivals") {
+		s.fault("--arrivals needs a --rate that is not max: in a closed loop nothing is due")
+	}
 }
 
 // addBatchFlags adds the flags that say what is appended.

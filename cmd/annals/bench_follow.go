@@ -26,6 +26,7 @@ func newBenchFollow(p *process) *cobra.Command {
 		use: "follow [flags]", short: "Measure followers", long: benchFollowLong,
 		define: func(s *settings) { addFollowFlags(s, &o) },
 		check: func(s *settings, c *benchConfig) {
+			checkArrivals(s, o.Rate)
 			if o.Form == bench.FollowEngine && (c.server != "" || c.http) {
 				s.fault("--form engine needs --store without --http: it follows the engine in this process")
 			}

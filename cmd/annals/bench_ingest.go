@@ -25,6 +25,7 @@ func newBenchIngest(p *process) *cobra.Command {
 			addFlag(s, "bytes", "size", "", &o.Total, parseSize[int64], "end after that many bytes; --duration and --warmup then count only if they are given (default: none)")
 		},
 		check: func(s *settings, c *benchConfig) {
+			checkArrivals(s, o.Rate)
 			if o.Total == 0 {
 				return
 			}

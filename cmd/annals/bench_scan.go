@@ -47,8 +47,10 @@ func newBenchScan(p *process) *cobra.Command {
 			if !s.changed("warmup") {
 				c.warmup = 0 // reads of a log that was just opened are what is measured
 			}
-			if closed && s.changed("ops-per-second") {
-				s.fault("--closed and --ops-per-second exclude each other")
+			for _, name := range []string{"ops-per-second", "arrivals"} {
+				if closed && s.changed(name) {
+					s.fault("--closed and --%s exclude each other", name)
+				}
 			}
 			if closed {
 				o.OpsPerSecond = 0

@@ -54,6 +54,9 @@ func TestBenchFaults(t *testing.T) {
 		{[]string{"bench", "ingest", "--store", "mem:", "--batch", "100000", "--value-size", "1MiB"}, []string{"--batch of 100000 records"}},
 		{[]string{"bench", "ingest", "--store", "mem:", "--segment-min-bytes", "2GiB", "--segment-bytes", "1GiB"}, []string{"--segment-min-bytes"}},
 		{[]string{"bench", "ingest", "--store", "mem:", "--gc-grace", "64s"}, []string{"--gc-grace is 1m4s; it must be at least 1m5s here"}},
+		{[]string{"bench", "ingest", "--store", "mem:", "--rate", "max", "--arrivals", "uniform"}, []string{"--arrivals needs a --rate"}},
+		{[]string{"bench", "follow", "--store", "mem:", "--rate", "max", "--arrivals", "uniform"}, []string{"--arrivals needs a --rate"}},
+		{[]string{"bench", "scan", "--store", "mem:", "--closed", "--arrivals", "uniform"}, []string{"--closed and --arrivals"}},
 		{[]string{"bench", "ingest", "--store", "mem:", "--rate", "fast", "--compress", "0.5"}, []string{`"fast"`, `"0.5"`}},
 	} {
 		status, _, stderr := runHere(test.args...)
