@@ -25,7 +25,7 @@ import (
 //   - A cut moves the builder's bytes to cuts, from where they go to the uploader
 //     in id order. The uploader calls onDurable in id order (I1).
 //   - rotate freezes the active memory at a WAL object boundary; buildLoop turns
-//     frozen memories into runs, and commitLoop uploads them and commits each by
+//     frozen memories into runs and starts their uploads, and commitLoop commits each by
 //     one edit of the MANIFEST, oldest first (I5), never before it is durable.
 //   - Changes of the small state (cursors, producers) go the same way: into the tables under mu and the
 //     WAL object under construction. rotate takes a snapshot of the tables, which has exactly what the WAL objects
@@ -53,7 +53,9 @@ type DB struct {
 	background sync.WaitGroup
 	flushWake  chan struct{} // capacity 1
 	builtRuns  chan *builtRun
-	failedCh   chan struct{} // closed by fail
+	// lastWritten is the store's time of the last run's upload. It belongs to the recovery, then to commitLoop.
+	lastWritten time.Time
+	failedCh    chan struct{} // closed by fail
 
 	// Why the DB stopped for good (as failed), and why nothing can be read any more; nil: it did not, and it can be. They are
 	// set under mu and read without it: every request asks, while appends hold mu for as long as they copy.

@@ -67,6 +67,10 @@ type builtRun struct {
 	m      *memory
 	run    *manifest.Run
 	tables []builtTable
+
+	uploaded chan struct{} // closed when the upload has ended, and the two below are set
+	written  time.Time     // the store's, when the last table was there
+	err      error
 }
 
 // builtTable is one table of a run, not yet in the store.
@@ -75,9 +79,12 @@ type builtTable struct {
 	body []byte
 }
 
-// buildLoop turns frozen memories into tables, oldest first, while commitLoop
-// uploads and commits those before: the processor and the store work at the same
-// time. At most two runs are built and not committed.
+// maxBuiltRuns bounds the runs that are built and not committed, and so the memory for their tables. On S3 a table of
+// 64 MiB takes a third of a second, most of it the transfer: what one upload at a time can do would bound the ingest.
+const maxBuiltRuns = 4
+
+// buildLoop turns frozen memories into tables, oldest first, whose uploads go on while it builds the next and
+// commitLoop commits those before.
 func (db *DB) buildLoop() {
 	for {
 		db.mu.Lock()
@@ -95,15 +102,21 @@ func (db *DB) buildLoop() {
 				return
 			}
 		}
+		b := db.buildRun(m)
+		b.uploaded = make(chan struct{})
+		db.spawn("upload run", func() {
+			b.written, b.err = db.uploadRun(db.life, b)
+			close(b.uploaded)
+		})
 		select {
-		case db.builtRuns <- db.buildRun(m):
+		case db.builtRuns <- b:
 		case <-db.life.Done():
 			return
 		}
 	}
 }
 
-// commitLoop brings built runs into the store and the MANIFEST, in order.
+// commitLoop brings built runs into the MANIFEST, in order.
 func (db *DB) commitLoop() {
 	for {
 		select {
@@ -124,6 +137,8 @@ func (db *DB) commitFrozen(b *builtRun) error {
 	var err error
 	if m.table.Empty() {
 		err = db.commitEmpty(db.life, m)
+	} else if <-b.uploaded; b.err != nil { // it ends with life
+		err = b.err
 	} else {
 		err = db.commitRun(db.life, b)
 	}
@@ -160,22 +175,29 @@ func (db *DB) trimRecent() {
 	}
 }
 
-// commitRun uploads a run, waits until all of its records are durable (F10), and
-// commits it.
-func (db *DB) commitRun(ctx context.Context, b *builtRun) error {
-	m := b.m
-	var written time.Time
+// uploadRun writes the tables of a run, and returns when the last one was written, by the store's time.
+func (db *DB) uploadRun(ctx context.Context, b *builtRun) (written time.Time, err error) {
 	for _, t := range b.tables {
-		var err error
 		if written, err = db.putObject(ctx, t.ref, t.body); err != nil {
-			return err
+			return time.Time{}, err
 		}
 		db.keepTableBuffer(t.body) // the store does not keep it
 	}
+	b.tables = nil
+	return written, nil
+}
+
+// commitRun waits until all records of a run that is in the store are durable (F10), and commits it.
+func (db *DB) commitRun(ctx context.Context, b *builtRun) error {
+	m := b.m
 	small, err := db.prepareState(ctx, m)
 	if err != nil {
 		return err
 	}
+	if b.written.Before(db.lastWritten) {
+		b.written = db.lastWritten // uploads overlap, and seal times never fall
+	}
+	db.lastWritten = b.written
 	f := manifest.Flush{
 		Epoch:           db.epoch,
 		From:            m.from,
@@ -190,7 +212,7 @@ func (db *DB) commitRun(ctx context.Context, b *builtRun) error {
 		State:           small.inForce(),
 	}
 	if m.seal {
-		f.Seal = &manifest.Seal{TimeMs: written.UnixMilli()}
+		f.Seal = &manifest.Seal{TimeMs: b.written.UnixMilli()}
 	}
 	if _, err := db.committer.Commit(ctx, f.Edit()); err != nil {
 		return err

@@ -59,7 +59,8 @@ func newDB(store objstore.Store, o Options, snap *manifest.Snapshot) *DB {
 		owner:     newOwner(o.Env),
 		ident:     wal.Identity{LogID: [16]byte(snap.State.GetLogId()), Tree: tree},
 		flushWake: make(chan struct{}, 1),
-		builtRuns: make(chan *builtRun),
+		// One more is in the hands of buildLoop, one in those of commitLoop.
+		builtRuns: make(chan *builtRun, maxBuiltRuns-2),
 		failedCh:  make(chan struct{}),
 		snapshot:  snap,
 		nextID:    1,
@@ -373,7 +374,10 @@ func (r *recovery) flush(to manifest.Pos, seal bool) error {
 		m.end = m.start
 		err = r.db.commitEmpty(r.ctx, m)
 	} else {
-		err = r.db.commitRun(r.ctx, r.db.buildRun(m))
+		b := r.db.buildRun(m)
+		if b.written, err = r.db.uploadRun(r.ctx, b); err == nil {
+			err = r.db.commitRun(r.ctx, b)
+		}
 	}
 	if err != nil {
 		return err
