@@ -53,7 +53,7 @@ type DB struct {
 	background sync.WaitGroup
 	flushWake  chan struct{} // capacity 1
 	builtRuns  chan *builtRun
-	// lastWritten is the store's time of the last run's upload. It belongs to the recovery, then to commitLoop.
+	// lastWritten is risingTime's: the store's time, of the last upload or seal. It belongs to the recovery, then to commitLoop.
 	lastWritten time.Time
 	failedCh    chan struct{} // closed by fail
 

@@ -194,10 +194,7 @@ func (db *DB) commitRun(ctx context.Context, b *builtRun) error {
 	if err != nil {
 		return err
 	}
-	if b.written.Before(db.lastWritten) {
-		b.written = db.lastWritten // uploads overlap, and seal times never fall
-	}
-	db.lastWritten = b.written
+	written := db.risingTime(b.written)
 	f := manifest.Flush{
 		Epoch:           db.epoch,
 		From:            m.from,
@@ -212,7 +209,7 @@ func (db *DB) commitRun(ctx context.Context, b *builtRun) error {
 		State:           small.inForce(),
 	}
 	if m.seal {
-		f.Seal = &manifest.Seal{TimeMs: b.written.UnixMilli()}
+		f.Seal = &manifest.Seal{TimeMs: written.UnixMilli()}
 	}
 	if _, err := db.committer.Commit(ctx, f.Edit()); err != nil {
 		return err
@@ -225,6 +222,16 @@ func (db *DB) commitRun(ctx context.Context, b *builtRun) error {
 		db.stats.flushedBytes += t.GetSize()
 	}
 	return nil
+}
+
+// risingTime returns t, or the latest time that it was given if that is later: uploads overlap, and a segment may be
+// sealed between them by an answer of its own, but seal times never fall.
+func (db *DB) risingTime(t time.Time) time.Time {
+	if t.Before(db.lastWritten) {
+		return db.lastWritten
+	}
+	db.lastWritten = t
+	return t
 }
 
 // prepareState writes what a memory changed of the small state, if it did, and waits until all of the memory
@@ -264,7 +271,7 @@ func (db *DB) sealFlushed(ctx context.Context, m *memory) error {
 	for attempt := 0; ; attempt++ {
 		now, err := db.store.ServerTime(ctx)
 		if err == nil {
-			_, err = db.committer.Commit(ctx, manifest.SealSegment(db.epoch, m.segment, m.end, now.UnixMilli()))
+			_, err = db.committer.Commit(ctx, manifest.SealSegment(db.epoch, m.segment, m.end, db.risingTime(now).UnixMilli()))
 			return err
 		}
 		if err := db.retryFlush(ctx, attempt, fmt.Errorf("ask the store's time: %w", err)); err != nil {

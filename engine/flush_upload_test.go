@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"context"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -92,4 +93,19 @@ func TestUploadsOverlap(t *testing.T) {
 		}
 	}
 	require.GreaterOrEqual(t, sealed, maxBuiltRuns)
+}
+
+// A segment that is sealed when all of it is in runs asks the store's time itself: it is not below that of an upload which
+// was answered before.
+func TestSealOfNothingNeverFalls(t *testing.T) {
+	db := openTest(t, newStore(), Options{FlushInterval: time.Millisecond, DisableCompaction: true})
+	fillSegments(t, db, 1)
+	require.NoError(t, db.Flush(t.Context()))
+	later := time.Now().Add(time.Hour)
+	db.mu.Lock()
+	db.lastWritten = later // commitLoop has nothing to do, and sees it by the lock
+	db.rotate(true)
+	db.mu.Unlock()
+	require.NoError(t, db.waitFlushed(t.Context(), math.MaxUint64))
+	require.Equal(t, later.UnixMilli(), db.Head().Segments[0].SealTimeMs)
 }

@@ -47,7 +47,7 @@ func simulate(t *testing.T, r simRun) (res simResult) {
 }
 
 // failedSeeds once broke a rule, or had traces that differed. They always run.
-var failedSeeds = []uint64{359, 469, 1011, 1104, 1135, 1206, 1252, 1316, 6167, 53818, 100738}
+var failedSeeds = []uint64{359, 469, 1011, 1104, 1135, 1206, 1252, 1316, 6167, 53818, 100738, 700003, 700056}
 
 // maxSimFailures is how many failing seeds are shrunk and shown.
 const maxSimFailures = 2
