@@ -327,19 +327,22 @@ func TestReadAheadWithinAKey(t *testing.T) {
 	})
 }
 
+// oneKey makes a segment of so many tables, each with so many records of 16 KiB of the key "k".
+func (l *layout) oneKey(tables, records int) {
+	value := strings.Repeat("0123456789abcdef", 1<<10)
+	l.blockBytes = 32 << 10
+	var active [][]Record
+	for s := range tables {
+		active = append(active, l.records(records, func(i int) (string, string) { return "k", scramble(value, s*records+i+1) }))
+	}
+	l.segment(false, active...)
+}
+
 // A replay that has gone on for long does not begin anew in the next table: what that holds is under way
 // while the one before is used.
 func TestReplayGoesOnBetweenTables(t *testing.T) {
 	const tables, records = 8, 200
-	value := strings.Repeat("0123456789abcdef", 1<<10)
-	slowLayout(t, func(l *layout) {
-		l.blockBytes = 32 << 10
-		var active [][]Record
-		for s := range tables {
-			active = append(active, l.records(records, func(i int) (string, string) { return "k", scramble(value, s*records+i+1) }))
-		}
-		l.segment(false, active...)
-	}, func(t *testing.T, l *layout, m *meter, c *core) {
+	slowLayout(t, func(l *layout) { l.oneKey(tables, records) }, func(t *testing.T, l *layout, m *meter, c *core) {
 		it := c.Scan(t.Context(), []byte("k"), All(), ScanOptions{})
 		var got []Record
 		used := time.Duration(0)
@@ -365,15 +368,7 @@ func TestReplayGoesOnBetweenTables(t *testing.T) {
 // A scan whose context ends when it comes to a table in which it has read ahead gives back what it was lent.
 func TestCancelledBetweenTables(t *testing.T) {
 	const tables, records = 3, 200
-	value := strings.Repeat("0123456789abcdef", 1<<10)
-	slowLayout(t, func(l *layout) {
-		l.blockBytes = 32 << 10
-		var active [][]Record
-		for s := range tables {
-			active = append(active, l.records(records, func(i int) (string, string) { return "k", scramble(value, s*records+i+1) }))
-		}
-		l.segment(false, active...)
-	}, func(t *testing.T, l *layout, m *meter, c *core) {
+	slowLayout(t, func(l *layout) { l.oneKey(tables, records) }, func(t *testing.T, l *layout, m *meter, c *core) {
 		ahead := false
 		for range 20 { // of what is there and a context that has ended, either is noticed first
 			ctx, cancel := context.WithCancel(t.Context())
