@@ -77,6 +77,7 @@ type Server struct {
 type route struct {
 	endpoint string // the path, as metrics name it
 	allow    string // the methods, as the Allow header names them
+	scope    scope  // whom it answers; a route has to say
 	data     bool   // reads or writes the log: 503 once that stopped
 	absent   string // why the path is not there, if it is not there here
 	handle   func(*exchange) error
@@ -108,18 +109,21 @@ func New(o Options) (*Server, error) {
 	const get, post = "GET, HEAD", "POST"
 	s.routes = make(map[string]*route)
 	for _, r := range []*route{
-		{endpoint: appendEndpoint, allow: post, data: true, handle: s.append},
-		{endpoint: apiPrefix + "/scan", allow: get, data: true, handle: s.scan},
-		{endpoint: apiPrefix + "/keys", allow: get, data: true, handle: s.keys},
-		{endpoint: apiPrefix + "/segments", allow: get, data: true, handle: s.segments},
-		{endpoint: apiPrefix + "/count", allow: get, data: true, handle: s.count},
-		{endpoint: apiPrefix + "/follow", allow: post, data: true, handle: s.follow},
-		{endpoint: cursorsPath, allow: get, data: true, handle: s.consumers},
-		{endpoint: consumerPath, allow: get + ", PUT, DELETE", data: true, handle: withConsumer(s.cursorsOf)},
-		{endpoint: healthyPath, allow: get, handle: s.healthy},
-		{endpoint: readyPath, allow: get, handle: s.ready},
-		{endpoint: "/metrics", allow: get, handle: s.serveMetrics},
+		{endpoint: appendEndpoint, allow: post, scope: scopeAppend, data: true, handle: s.append},
+		{endpoint: apiPrefix + "/scan", allow: get, scope: scopeRead, data: true, handle: s.scan},
+		{endpoint: apiPrefix + "/keys", allow: get, scope: scopeRead, data: true, handle: s.keys},
+		{endpoint: apiPrefix + "/segments", allow: get, scope: scopeRead, data: true, handle: s.segments},
+		{endpoint: apiPrefix + "/count", allow: get, scope: scopeRead, data: true, handle: s.count},
+		{endpoint: apiPrefix + "/follow", allow: post, scope: scopeRead, data: true, handle: s.follow},
+		{endpoint: cursorsPath, allow: get, scope: scopeRead, data: true, handle: s.consumers},
+		{endpoint: consumerPath, allow: get + ", PUT, DELETE", scope: scopeRead, data: true, handle: withConsumer(s.cursorsOf)},
+		{endpoint: healthyPath, allow: get, scope: scopeOpen, handle: s.healthy},
+		{endpoint: readyPath, allow: get, scope: scopeOpen, handle: s.ready},
+		{endpoint: "/metrics", allow: get, scope: scopeAdmin, handle: s.serveMetrics},
 	} {
+		if r.scope == scopeUnset {
+			panic("server: the route " + r.endpoint + " has no scope")
+		}
 		s.routes[r.endpoint] = r
 	}
 	if s.writer == nil {
