@@ -92,6 +92,7 @@ func surfaceSeeds() []surfaceRequest {
 		{4, get, "", "key=&start_seq=1&end_seq=2", protobuf, nil, false, false},
 		{5, post, "", "", lines, []byte(`{"streams":[{"key":"aw==","startSeq":1}],"prefixes":[{"prefix":""}],"consumer":"c"}`), false, false},
 		{5, post, "", "", "", []byte(`{"streams":[{"key":"aw=="}],"consumer":"c"}`), true, false},
+		{5, post, "", "", lines, []byte(`{"prefixes":[{"prefix":""}],"sinceMs":1700000000000,"fromNow":true}`), false, false},
 		{6, get, "", "limit=1&after=b", "", nil, false, false},
 		{7, get, "c", "limit=1&after_b64=aw", "", nil, false, false},
 		{7, get, "c%20d", "key=k&key_b64=aw&key=", protobuf, nil, false, false},
