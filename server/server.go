@@ -7,6 +7,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -62,6 +63,8 @@ type Server struct {
 	metrics *metrics
 	front   *Front
 
+	began time.Time // when New was called
+
 	bodies    *budget // of requests
 	responses *budget // and all that reads hold
 	following *following
@@ -77,6 +80,7 @@ type Server struct {
 type route struct {
 	endpoint string // the path, as metrics name it
 	allow    string // the methods, as the Allow header names them
+	scope    scope  // whom it answers; a route has to say
 	data     bool   // reads or writes the log: 503 once that stopped
 	absent   string // why the path is not there, if it is not there here
 	handle   func(*exchange) error
@@ -90,7 +94,7 @@ func New(o Options) (*Server, error) {
 	}
 	o = o.withDefaults()
 	s := &Server{
-		opts: o, db: o.DB, log: o.Logger, front: o.Front,
+		opts: o, db: o.DB, log: o.Logger, front: o.Front, began: time.Now(),
 		bodies: newBudget(o.InFlightBytes), responses: newBudget(o.ResponseBytes),
 		readTimeout: readTimeout, pieceTimeout: pieceTimeout, drainTimeout: drainTimeout,
 	}
@@ -108,18 +112,22 @@ func New(o Options) (*Server, error) {
 	const get, post = "GET, HEAD", "POST"
 	s.routes = make(map[string]*route)
 	for _, r := range []*route{
-		{endpoint: appendEndpoint, allow: post, data: true, handle: s.append},
-		{endpoint: apiPrefix + "/scan", allow: get, data: true, handle: s.scan},
-		{endpoint: apiPrefix + "/keys", allow: get, data: true, handle: s.keys},
-		{endpoint: apiPrefix + "/segments", allow: get, data: true, handle: s.segments},
-		{endpoint: apiPrefix + "/count", allow: get, data: true, handle: s.count},
-		{endpoint: apiPrefix + "/follow", allow: post, data: true, handle: s.follow},
-		{endpoint: cursorsPath, allow: get, data: true, handle: s.consumers},
-		{endpoint: consumerPath, allow: get + ", PUT, DELETE", data: true, handle: withConsumer(s.cursorsOf)},
-		{endpoint: healthyPath, allow: get, handle: s.healthy},
-		{endpoint: readyPath, allow: get, handle: s.ready},
-		{endpoint: "/metrics", allow: get, handle: s.serveMetrics},
+		{endpoint: appendEndpoint, allow: post, scope: scopeAppend, data: true, handle: s.append},
+		{endpoint: apiPrefix + "/scan", allow: get, scope: scopeRead, data: true, handle: s.scan},
+		{endpoint: apiPrefix + "/keys", allow: get, scope: scopeRead, data: true, handle: s.keys},
+		{endpoint: apiPrefix + "/segments", allow: get, scope: scopeRead, data: true, handle: s.segments},
+		{endpoint: apiPrefix + "/count", allow: get, scope: scopeRead, data: true, handle: s.count},
+		{endpoint: statusPath, allow: get, scope: scopeRead, handle: s.status},
+		{endpoint: apiPrefix + "/follow", allow: post, scope: scopeRead, data: true, handle: s.follow},
+		{endpoint: cursorsPath, allow: get, scope: scopeRead, data: true, handle: s.consumers},
+		{endpoint: consumerPath, allow: get + ", PUT, DELETE", scope: scopeRead, data: true, handle: withConsumer(s.cursorsOf)},
+		{endpoint: healthyPath, allow: get, scope: scopeOpen, handle: s.healthy},
+		{endpoint: readyPath, allow: get, scope: scopeOpen, handle: s.ready},
+		{endpoint: "/metrics", allow: get, scope: scopeAdmin, handle: s.serveMetrics},
 	} {
+		if r.scope == scopeUnset {
+			panic("server: the route " + r.endpoint + " has no scope")
+		}
 		s.routes[r.endpoint] = r
 	}
 	if s.writer == nil {
@@ -229,16 +237,21 @@ func (s *Server) healthy(x *exchange) error {
 
 // ready answers whether requests should be sent here.
 func (s *Server) ready(x *exchange) error {
-	if s.draining.Err() != nil {
-		return &apiError{status: http.StatusServiceUnavailable, message: "not ready: shutting down"}
-	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), readyTimeout)
 	defer cancel()
-	if err := s.db.Ready(ctx); err != nil {
+	if err := s.readiness(ctx); err != nil {
 		return &apiError{status: http.StatusServiceUnavailable, message: "not ready: " + err.Error()}
 	}
 	x.respond(http.StatusOK, typeText, []byte("OK"))
 	return nil
+}
+
+// readiness returns why requests should not be sent here, or nil.
+func (s *Server) readiness(ctx context.Context) error {
+	if s.draining.Err() != nil {
+		return errors.New("shutting down")
+	}
+	return s.db.Ready(ctx)
 }
 
 var (

@@ -33,6 +33,7 @@ type settings struct {
 	variables map[string]*pflag.Flag // by the name of the variable
 	unread    []string               // variables that look like ours and are not
 	faults    []string
+	checks    []func() // run once all values are known; they may add faults
 }
 
 func newSettings(flags *pflag.FlagSet) *settings {
@@ -58,6 +59,9 @@ func newCommand(p *process, cmd *cobra.Command, arguments []string, define func(
 		}
 		s.readVariables(p.environ)
 		s.checkArguments(arguments, args)
+		for _, check := range s.checks {
+			check()
+		}
 		check(s)
 		if len(s.faults) > 0 {
 			return &usageError{s.faults}
