@@ -44,7 +44,7 @@ type surfaceRequest struct {
 
 var surfaceRoutes = []string{
 	appendEndpoint, apiPrefix + "/scan", apiPrefix + "/keys", apiPrefix + "/segments", apiPrefix + "/count", apiPrefix + "/follow",
-	cursorsPath, cursorsPath + "/", healthyPath, readyPath, "/metrics", apiPrefix, "/", statusPath,
+	cursorsPath, cursorsPath + "/", healthyPath, readyPath, "/metrics", apiPrefix, "/", statusPath, uiPath,
 }
 
 var surfaceMethods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "get", "M-SEARCH"}
@@ -115,6 +115,7 @@ func surfaceSeeds() []surfaceRequest {
 		{12, get, "api/v1//log", "", "", nil, false, false},
 		{13, get, "", "", "Accept: application/protobuf\n", nil, false, false},
 		{13, head, "", "", "", nil, false, true},
+		{14, get, "", "", "If-None-Match: W/\"x\", *\n", nil, false, false},
 	}
 }
 
