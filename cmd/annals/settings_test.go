@@ -24,7 +24,7 @@ func parseServe(t *testing.T, environ []string, args ...string) (serveConfig, []
 	s.readVariables(environ)
 	s.checkArguments(nil, rest)
 	c.check(s)
-	c.unread = s.unread
+	s.readFile()
 	return c, s.faults
 }
 
@@ -55,13 +55,12 @@ func TestFlushIntervalSuitsTheStore(t *testing.T) {
 }
 
 func TestVariables(t *testing.T) {
-	environ := []string{"ANNALS_ACK=memory", "ANNALS_SEGMENT_BYTES=1MiB", "ANNALS_LISTEN=", "ANNALS_ACKK=x", "ANNALS_TEST_S3=s3://x", "OTHER=x"}
+	environ := []string{"ANNALS_ACK=memory", "ANNALS_SEGMENT_BYTES=1MiB", "ANNALS_LISTEN=", "ANNALS_TEST_S3=s3://x", "OTHER=x"}
 	c, faults := parseServe(t, environ, "--segment-bytes", "2MiB")
 	require.Empty(t, faults)
 	require.Equal(t, engine.Memory, c.engine.Ack)
 	require.Equal(t, int64(2<<20), c.engine.SegmentBytes, "the flag wins")
 	require.Equal(t, "127.0.0.1:8080", c.listen, "an empty variable is unset")
-	require.Equal(t, []string{"ANNALS_ACKK"}, c.unread)
 
 	_, faults = parseServe(t, []string{"ANNALS_ACK=no"})
 	require.Equal(t, []string{`ANNALS_ACK: "no" is not one of: durable, memory`}, faults)
