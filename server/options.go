@@ -82,6 +82,8 @@ type Options struct {
 	// Default 1,000,000, which is also the most.
 	MaxFollowStreams int
 
+	// Version is what was built, for the server's status. Default: "".
+	Version string
 	// Front answers on the listener already, and is the server's from New on.
 	// Default: one of its own.
 	Front *Front

@@ -7,6 +7,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -62,6 +63,8 @@ type Server struct {
 	metrics *metrics
 	front   *Front
 
+	began time.Time // when New was called
+
 	bodies    *budget // of requests
 	responses *budget // and all that reads hold
 	following *following
@@ -91,7 +94,7 @@ func New(o Options) (*Server, error) {
 	}
 	o = o.withDefaults()
 	s := &Server{
-		opts: o, db: o.DB, log: o.Logger, front: o.Front,
+		opts: o, db: o.DB, log: o.Logger, front: o.Front, began: time.Now(),
 		bodies: newBudget(o.InFlightBytes), responses: newBudget(o.ResponseBytes),
 		readTimeout: readTimeout, pieceTimeout: pieceTimeout, drainTimeout: drainTimeout,
 	}
@@ -114,6 +117,7 @@ func New(o Options) (*Server, error) {
 		{endpoint: apiPrefix + "/keys", allow: get, scope: scopeRead, data: true, handle: s.keys},
 		{endpoint: apiPrefix + "/segments", allow: get, scope: scopeRead, data: true, handle: s.segments},
 		{endpoint: apiPrefix + "/count", allow: get, scope: scopeRead, data: true, handle: s.count},
+		{endpoint: statusPath, allow: get, scope: scopeRead, handle: s.status},
 		{endpoint: apiPrefix + "/follow", allow: post, scope: scopeRead, data: true, handle: s.follow},
 		{endpoint: cursorsPath, allow: get, scope: scopeRead, data: true, handle: s.consumers},
 		{endpoint: consumerPath, allow: get + ", PUT, DELETE", scope: scopeRead, data: true, handle: withConsumer(s.cursorsOf)},
@@ -233,16 +237,21 @@ func (s *Server) healthy(x *exchange) error {
 
 // ready answers whether requests should be sent here.
 func (s *Server) ready(x *exchange) error {
-	if s.draining.Err() != nil {
-		return &apiError{status: http.StatusServiceUnavailable, message: "not ready: shutting down"}
-	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), readyTimeout)
 	defer cancel()
-	if err := s.db.Ready(ctx); err != nil {
+	if err := s.readiness(ctx); err != nil {
 		return &apiError{status: http.StatusServiceUnavailable, message: "not ready: " + err.Error()}
 	}
 	x.respond(http.StatusOK, typeText, []byte("OK"))
 	return nil
+}
+
+// readiness returns why requests should not be sent here, or nil.
+func (s *Server) readiness(ctx context.Context) error {
+	if s.draining.Err() != nil {
+		return errors.New("shutting down")
+	}
+	return s.db.Ready(ctx)
 }
 
 var (

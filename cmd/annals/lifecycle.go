@@ -97,6 +97,7 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	options.Logger = log
 	options.Front = front
 	options.Store = store
+	options.Version = version()
 	srv, err := server.New(options)
 	if err != nil {
 		front.Close()
