@@ -160,6 +160,9 @@ func parseYAML(text []byte) (*yaml.Node, error) {
 	}
 	if !errors.Is(err, io.EOF) {
 		why := strings.ReplaceAll(strings.TrimPrefix(err.Error(), "yaml: "), "\n", "; ")
+		if strings.HasSuffix(why, "mapping values are not allowed in this context") { // store: mem:
+			why += ": put a value with a colon into quotes"
+		}
 		if m := yamlLine.FindStringSubmatch(why); m != nil {
 			return nil, fmt.Errorf(":%s: %s", m[1], why[len(m[0]):])
 		}

@@ -53,15 +53,9 @@ func newCommand(p *process, cmd *cobra.Command, arguments []string, define func(
 	s.known = p.variables
 	s.known.add(s)
 	cmd.RunE = func(cmd *cobra.Command, raw []string) error {
-		args, help := s.parse(raw)
+		args, help := s.read(raw, p.environ, arguments)
 		if help {
 			return cmd.Help()
-		}
-		s.readVariables(p.environ)
-		s.readFile()
-		s.checkArguments(arguments, args)
-		for _, check := range s.checks {
-			check()
 		}
 		check(s)
 		if len(s.faults) > 0 {
@@ -85,6 +79,20 @@ Flags:
 // fault records something that is wrong with the command line.
 func (s *settings) fault(format string, args ...any) {
 	s.faults = append(s.faults, fmt.Sprintf(format, args...))
+}
+
+// read sets the flags from all sources, and returns the positional arguments, and whether only help is asked for.
+func (s *settings) read(raw, environ, arguments []string) (args []string, help bool) {
+	if args, help = s.parse(raw); help {
+		return args, help
+	}
+	s.readVariables(environ)
+	s.readFile()
+	s.checkArguments(arguments, args)
+	for _, check := range s.checks {
+		check()
+	}
+	return args, false
 }
 
 // parse sets the flags from the command line and returns the positional

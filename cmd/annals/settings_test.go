@@ -19,12 +19,9 @@ func parseServe(t *testing.T, environ []string, args ...string) (serveConfig, []
 	var c serveConfig
 	s := newSettings(pflag.NewFlagSet("serve", pflag.ContinueOnError))
 	c.define(s)
-	rest, help := s.parse(args)
+	_, help := s.read(args, environ, nil)
 	require.False(t, help)
-	s.readVariables(environ)
-	s.checkArguments(nil, rest)
 	c.check(s)
-	s.readFile()
 	return c, s.faults
 }
 
@@ -132,7 +129,7 @@ func TestReplicaFlags(t *testing.T) {
 // A flag is of a writer or of replicas, or of both: none is forgotten.
 func TestFlagsOfReplicas(t *testing.T) {
 	both := []string{"listen", "store", "cache-bytes", "disk-cache", "disk-cache-bytes", "max-key-bytes", "max-value-bytes", "max-followers",
-		"replica", "shutdown-timeout", "log-level", "log-format"}
+		"replica", "shutdown-timeout", "log-level", "log-format", "config", "print-config"}
 	all := append(append([]string{}, both...), ofReplicas...)
 	for _, f := range notOfReplicas {
 		all = append(all, f.flag)

@@ -99,6 +99,7 @@ var libraries = map[string][]string{
 	"github.com/aws/":                    {"objstore/s3"},
 	"github.com/spf13/":                  {"cmd/annals"},
 	"github.com/prometheus/":             {"server"},
+	"go.yaml.in/yaml/":                   {"cmd/annals"},
 	"github.com/stretchr/testify":        nil,
 	"pgregory.net/rapid":                 nil,
 	"google.golang.org/protobuf/":        {"bench", "compaction", "engine", "manifest", "wire", "server", "client", "fuzz"},
