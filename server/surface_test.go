@@ -92,6 +92,7 @@ func surfaceSeeds() []surfaceRequest {
 		{4, get, "", "key=&start_seq=1&end_seq=2", protobuf, nil, false, false},
 		{5, post, "", "", lines, []byte(`{"streams":[{"key":"aw==","startSeq":1}],"prefixes":[{"prefix":""}],"consumer":"c"}`), false, false},
 		{5, post, "", "", "", []byte(`{"streams":[{"key":"aw=="}],"consumer":"c"}`), true, false},
+		{5, post, "", "", lines, []byte(`{"prefixes":[{"prefix":""}],"sinceMs":1700000000000,"fromNow":true}`), false, false},
 		{6, get, "", "limit=1&after=b", "", nil, false, false},
 		{7, get, "c", "limit=1&after_b64=aw", "", nil, false, false},
 		{7, get, "c%20d", "key=k&key_b64=aw&key=", protobuf, nil, false, false},
@@ -114,7 +115,7 @@ func surfaceSeeds() []surfaceRequest {
 		{11, get, "/", "%zz", "", nil, false, false},
 		{12, get, "api/v1//log", "", "", nil, false, false},
 		{13, get, "", "", "Accept: application/protobuf\n", nil, false, false},
-		{13, head, "", "", "", nil, false, true},
+		{13, head, "", "replicas=false", "", nil, false, true},
 	}
 }
 
