@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/annalsdb/annals/engine"
 	"github.com/annalsdb/annals/wire"
@@ -43,10 +44,12 @@ func (s *Server) append(x *exchange) error {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), s.opts.AppendTimeout)
 	defer cancel()
-	res, err := s.writer.Append(ctx, b.records, s.appendOptions(b))
+	options, began := s.appendOptions(b), time.Now()
+	res, err := s.writer.Append(ctx, b.records, options)
 	if err != nil {
 		return err
 	}
+	s.metrics.acknowledged(options.Ack, time.Since(began))
 	records := len(b.records)
 	if res.Repeated { // answered as the first was, whatever is in this one
 		records = int(res.Last - res.First + 1)
