@@ -63,7 +63,8 @@ type Server struct {
 	metrics *metrics
 	front   *Front
 
-	began time.Time // when New was called
+	began    time.Time // when New was called
+	replicas *replicas
 
 	bodies    *budget // of requests
 	responses *budget // and all that reads hold
@@ -105,6 +106,7 @@ func New(o Options) (*Server, error) {
 		keepAlive: keepAlive, interval: tendInterval, began: time.Now(),
 	}
 	context.AfterFunc(s.draining, s.following.shutDown)
+	s.replicas = newReplicas(o.Replicas, o.ReplicaTLS)
 	var err error
 	if s.metrics, err = newMetrics(o.Registry, s, o.Store); err != nil {
 		return nil, err
@@ -153,6 +155,7 @@ func (s *Server) Serve(l net.Listener) error { return s.front.Serve(l) }
 // returns ctx's error. Call it before the DB is closed.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.drain()
+	defer s.replicas.http.CloseIdleConnections()
 	return s.front.shutdown(ctx)
 }
 

@@ -12,13 +12,20 @@ import (
 const (
 	statusPath = apiPrefix + "/status"
 	// statusReadyTimeout bounds how long a status waits for the store to prove that the server is
-	// ready. It is below the time that a server gives another one's status.
+	// ready. It is below replicaTimeout, so that an asking server hears why it is not.
 	statusReadyTimeout = time.Second
 )
 
 // status serves GET /status. It answers while the log is stopped too, and says why it is.
 func (s *Server) status(x *exchange) error {
+	ask, err := parseStatus(x.r.URL.RawQuery)
+	if err != nil {
+		return err
+	}
 	st := s.describe(x.r.Context())
+	if ask && len(s.replicas.urls) > 0 {
+		st.Replicas = s.replicas.ask(x.r.Context(), x.r.Header.Get("Authorization"), st.LogID, st.Frontier)
+	}
 	x.respond(http.StatusOK, wire.TypeJSON, st.AppendJSON(nil))
 	return nil
 }

@@ -114,7 +114,7 @@ func surfaceSeeds() []surfaceRequest {
 		{11, get, "/", "%zz", "", nil, false, false},
 		{12, get, "api/v1//log", "", "", nil, false, false},
 		{13, get, "", "", "Accept: application/protobuf\n", nil, false, false},
-		{13, head, "", "", "", nil, false, true},
+		{13, head, "", "replicas=false", "", nil, false, true},
 	}
 }
 

@@ -101,6 +101,7 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	options.Front = front
 	options.Store = store
 	options.Version = version()
+	c.status.options(&options)
 	srv, err := server.New(options)
 	if err != nil {
 		front.Close()

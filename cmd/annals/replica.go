@@ -61,6 +61,7 @@ var notOfReplicas = []struct{ flag, why string }{
 	{"segment-interval", writersWork}, {"segment-bytes", writersWork}, {"segment-min-bytes", writersWork},
 	{"compaction", writersWork}, {"retention", writersWork}, {"retention-bytes", writersWork}, {"retention-check-interval", writersWork},
 	{"gc-interval", writersWork}, {"gc-grace", writersWork},
+	{"replicas", "the log's writer tells of its replicas"}, {"replicas-ca", "the log's writer tells of its replicas"},
 	{"max-producers", writersState}, {"max-state-bytes", writersState}, {"forget-lost-state", writersState},
 }
 

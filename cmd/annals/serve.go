@@ -32,6 +32,7 @@ type serveConfig struct {
 	store           storeURL
 	engine          engine.Options
 	replica         replicaConfig
+	status          statusConfig
 	bodyLimit       int64
 	appendTimeout   time.Duration
 	maxFollowers    int
@@ -60,6 +61,7 @@ func (c *serveConfig) define(s *settings) {
 	c.addAgingFlags(s)
 	c.addLimitFlags(s)
 	c.replica.addFlags(s)
+	c.status.addFlags(s)
 	c.addProcessFlags(s)
 	for _, name := range s.names() {
 		s.withVariable(name)
@@ -210,6 +212,7 @@ func (c *serveConfig) check(s *settings) {
 		s.fault("--disk-cache %s lies in the store's folder %s; give it a folder of its own", folder, c.store.folder)
 	}
 	c.replica.check(s, &c.store)
+	c.status.check(s)
 	if c.replica.on {
 		c.report(s, c.readerOptions().Validate(), c.serverOptions((*engine.Reader)(nil)).Validate())
 		return
