@@ -181,7 +181,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = x.control.SetWriteDeadline(time.Time{}) // not supported in tests without a connection
 	rt, err := s.route(x)
 	if err == nil {
-		err = rt.handle(x)
+		err = s.handle(x, rt)
 	}
 	if err != nil {
 		x.fail(err)
