@@ -200,11 +200,7 @@ func (it *Iterator) since() int64 {
 	if it.o.Since.IsZero() || it.returned > 0 {
 		return minTimestamp
 	}
-	ms := it.o.Since.UnixMilli()
-	if it.o.Since.UnixNano()%1e6 != 0 {
-		ms++ // within a millisecond: its start is before Since
-	}
-	return ms
+	return atOrAfter(it.o.Since)
 }
 
 // minTimestamp is below every record's timestamp.

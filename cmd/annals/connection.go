@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"strings"
 
@@ -75,54 +74,31 @@ func parseToken(text string) (string, error) {
 	return text, nil
 }
 
-// client returns a client for the server. It reads the files that the flags name; nothing is sent yet.
-func (c *connection) client() (*client.Client, error) {
-	token, err := c.bearer()
-	if err != nil {
-		return nil, err
-	}
-	config, err := c.tlsConfig()
-	if err != nil {
-		return nil, err
-	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.TLSClientConfig = config
+// options reads the files that the flags name.
+func (c *connection) options() (client.Options, error) {
 	var o client.Options
-	if token != "" || config != nil {
-		o.HTTP = &http.Client{Transport: &bearerTransport{transport, token}}
+	var err error
+	switch {
+	case c.tokenFile != "": // a flag or variable of its own: it beats the token itself
+		o.TokenSource = client.TokenFile(c.tokenFile) // a later token is taken up
+		_, err = o.TokenSource()
+	default:
+		o.Token = c.token
+	}
+	if err != nil {
+		return o, err
+	}
+	o.TLS, err = c.tlsConfig()
+	return o, err
+}
+
+// client returns a client for the server. Nothing is sent yet.
+func (c *connection) client() (*client.Client, error) {
+	o, err := c.options()
+	if err != nil {
+		return nil, err
 	}
 	return client.New(c.server, o)
-}
-
-// bearerTransport sends a token with each request.
-type bearerTransport struct {
-	next  http.RoundTripper
-	token string
-}
-
-// RoundTrip implements http.RoundTripper.
-func (t *bearerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
-	if t.token != "" && r.Response == nil { // not where it was redirected to
-		r = r.Clone(r.Context())
-		r.Header.Set("Authorization", "Bearer "+t.token)
-	}
-	return t.next.RoundTrip(r)
-}
-
-// bearer returns the token, empty if there is none. A named file beats the variable.
-func (c *connection) bearer() (string, error) {
-	if c.tokenFile == "" {
-		return c.token, nil
-	}
-	text, err := readCredential(c.tokenFile)
-	if err != nil {
-		return "", fmt.Errorf("read the token: %w", err)
-	}
-	token, err := parseToken(strings.TrimSpace(string(text)))
-	if err != nil {
-		return "", fmt.Errorf("read the token: %s: %w", c.tokenFile, err)
-	}
-	return token, nil
 }
 
 // tlsConfig returns what the flags say of TLS; nil: nothing.
