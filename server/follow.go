@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -54,6 +55,14 @@ func (s *Server) readStreams(x *exchange) ([]engine.Stream, error) {
 	b, err := wire.ParseFollowBody(data, s.opts.MaxFollowStreams, s.opts.MaxKeyBytes)
 	if err != nil {
 		return nil, invalid("%v", err)
+	}
+	for i, st := range b.Streams {
+		if x.covers(st.Key) != nil {
+			return nil, forbidden(refusedKeys, fmt.Sprintf("streams[%d]: the token does not cover the key", i))
+		}
+	}
+	if b.Prefixes, err = x.narrowPrefixes(b.Prefixes); err != nil {
+		return nil, err
 	}
 	if b.Consumer != nil {
 		if err := wire.ValidateConsumer(*b.Consumer); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/annalsdb/annals/auth"
 	"github.com/annalsdb/annals/engine"
 	"github.com/annalsdb/annals/objstore/metered"
 )
@@ -82,6 +83,9 @@ type Options struct {
 	// Default 1,000,000, which is also the most.
 	MaxFollowStreams int
 
+	// Tokens says who may do what: every route but health and readiness then needs a
+	// token (Authorization: Bearer). Default: everybody may do everything.
+	Tokens *auth.Tokens
 	// Front answers on the listener already, and is the server's from New on.
 	// Default: one of its own.
 	Front *Front
