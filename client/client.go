@@ -8,7 +8,9 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -34,16 +36,39 @@ const (
 // Options of New. The zero value of every field takes its default.
 type Options struct {
 	// HTTP sends the requests. Its Timeout should be 0: contexts bound each call.
-	// Default: a client of its own that keeps up to 64 idle connections.
+	// Default: a client of its own that keeps up to 64 idle connections. Redirects are followed only to the same
+	// scheme, host and port.
 	HTTP *http.Client
+	// Token is the bearer token that every request carries. It goes to the server at baseURL only, and is in no
+	// error. Default: none.
+	Token string
+	// TokenSource returns the token instead, for one that changes: it is called for every request, from any
+	// goroutine. A request for which it fails is not sent. TokenFile is one. It excludes Token.
+	TokenSource func() (string, error)
+	// TLS is for connections to https servers: which authorities to trust, and which certificate to show. It is
+	// copied. It excludes HTTP, whose transport has its own. Default: the system's authorities.
+	TLS *tls.Config
+}
+
+// tokenSource returns what to ask for tokens, or nil.
+func (o *Options) tokenSource() (func() (string, error), error) {
+	if o.Token == "" {
+		return o.TokenSource, nil
+	}
+	if o.TokenSource != nil {
+		return nil, errors.New("Token and TokenSource exclude each other")
+	}
+	token := o.Token
+	return func() (string, error) { return token, nil }, checkToken(token)
 }
 
 // Client talks to one server. All methods may be called from any goroutine. Every
 // call is bounded by its context alone. An answer that is not a success is an
 // *Error.
 type Client struct {
-	base string
-	http *http.Client
+	base  string
+	http  *http.Client
+	token func() (string, error) // nil: none is sent
 }
 
 // New returns a client for the server at baseURL, such as
@@ -56,17 +81,24 @@ func New(baseURL string, o Options) (*Client, error) {
 	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || strings.ContainsAny(baseURL, "?#") { // an empty query too: a path is put behind it
 		return nil, fmt.Errorf("parse server URL %q: it must look like http://host:port", baseURL)
 	}
-	if o.HTTP == nil {
-		o.HTTP = defaultHTTP()
+	token, err := o.tokenSource()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("new client: %w", err)
+	case o.HTTP != nil && o.TLS != nil:
+		return nil, errors.New("new client: HTTP and TLS exclude each other")
+	case o.HTTP == nil:
+		o.HTTP = defaultHTTP(o.TLS.Clone())
 	}
-	return &Client{base: strings.TrimRight(u.String(), "/"), http: o.HTTP}, nil
+	return &Client{base: strings.TrimRight(u.String(), "/"), http: withinOrigin(o.HTTP), token: token}, nil
 }
 
-func defaultHTTP() *http.Client {
+func defaultHTTP(config *tls.Config) *http.Client {
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	return &http.Client{Transport: &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         dialer.DialContext,
+		TLSClientConfig:     config,
 		ForceAttemptHTTP2:   true,
 		TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConns:        64,
@@ -95,7 +127,7 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte, resp 
 		req.Header.Set("Content-Type", wire.TypeProtobuf)
 	}
 	req.Header.Set("Accept", wire.TypeProtobuf)
-	answer, err := c.http.Do(req)
+	answer, err := c.send(req)
 	if err != nil {
 		return err
 	}

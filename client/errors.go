@@ -84,11 +84,24 @@ func NotAppended(err error) bool {
 		default:
 			// Requests that the server refuses are refused before they are
 			// appended. An error behind the API (of a proxy, say) proves nothing.
-			return answer.Status >= 400 && answer.Status < 500 && answer.Status != statusClientGone
+			return answer.redirects() || answer.Status >= 400 && answer.Status < 500 && answer.Status != statusClientGone
 		}
+	}
+	var token *tokenError
+	if errors.As(err, &token) {
+		return true
 	}
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial" // there was never a connection
+}
+
+// redirects reports whether the answer sends the request elsewhere, undone.
+func (e *Error) redirects() bool {
+	switch e.Status {
+	case http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect:
+		return true
+	}
+	return false
 }
 
 // statusClientGone is what some servers and proxies say of a client that went
@@ -109,6 +122,9 @@ func errorOf(answer *http.Response) error {
 	body, err := wire.ParseErrorBody(data)
 	if err != nil { // not one of ours: a proxy's
 		e.Message = strings.ToValidUTF8(strings.TrimSpace(string(data)), "\uFFFD")
+		if to := answer.Header.Get("Location"); to != "" && e.redirects() {
+			e.Message = fmt.Sprintf("it redirects to %q, which is not followed: use that server's URL", to)
+		}
 		return e
 	}
 	e.Message, e.Outcome = body.Message, body.Outcome

@@ -167,7 +167,7 @@ func (f *Follower) once(yield func(FollowedRecord) bool) (left bool, err error) 
 	if err != nil {
 		return false, err
 	}
-	answer, err := f.c.http.Do(req)
+	answer, err := f.c.send(req)
 	if err != nil {
 		return false, causeOf(ctx, err)
 	}

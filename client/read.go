@@ -187,6 +187,7 @@ type Segment struct {
 	Sealed  bool
 	Records uint64
 	Bytes   uint64
+	Runs    uint32 // that its records are in; 0 while all are in memory, 1 once it is merged
 }
 
 // Segments lists segments, oldest first. To go on, pass the last one's LastID as After.
@@ -203,7 +204,7 @@ func (c *Client) Segments(ctx context.Context, o SegmentsOptions) ([]Segment, er
 	out := make([]Segment, len(resp.Segments))
 	for i, s := range resp.Segments {
 		out[i] = Segment{ID: s.Id, LastID: max(s.Id, s.GetLastId()), Start: s.StartSeq, End: s.GetEndSeq(), StartMs: s.StartTimeMs,
-			Sealed: s.Sealed, Records: s.Records, Bytes: s.Bytes}
+			Sealed: s.Sealed, Records: s.Records, Bytes: s.Bytes, Runs: s.Runs}
 	}
 	return out, nil
 }

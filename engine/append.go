@@ -9,6 +9,7 @@ import (
 
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/manifest"
+	"github.com/annalsdb/annals/trace"
 	"github.com/annalsdb/annals/wal"
 )
 
@@ -61,18 +62,34 @@ const maxTimestampLead = 5 * time.Minute
 // Reasons: ErrInvalid, ErrTooLarge, ErrConflict, ErrOverloaded, ErrFenced, ErrClosed, ctx's
 // error; of an append with ExpectedNext those of reads too. Appends that must wait for room enter in the order in which they came.
 func (db *DB) Append(ctx context.Context, recs []Record, o AppendOptions) (AppendResult, error) {
+	ctx, span := trace.Begin(db.tracer, ctx, trace.Append)
+	res, err := db.append(ctx, span, recs, o)
+	span.End(err)
+	return res, err
+}
+
+// append is Append, told as it goes.
+func (db *DB) append(ctx context.Context, span trace.Span, recs []Record, o AppendOptions) (AppendResult, error) {
 	a, err := db.newAppending(recs, o)
 	if err != nil {
 		return AppendResult{}, &AppendError{NotAppended, err}
 	}
-	res, waiter, err := db.enqueue(ctx, a)
+	if span.Wanted() {
+		a.describe(span)
+	}
+	res, waiter, err := db.enqueue(ctx, span, a)
+	span.Phase("assign")
 	if err != nil {
 		return AppendResult{}, &AppendError{NotAppended, db.settled(ctx, a, err)}
 	}
+	span.Int("sequence", int64(res.First))
 	if waiter == nil {
 		return res, nil
 	}
-	if err := db.await(ctx, waiter); err != nil {
+	span.Int("wal_object", int64(waiter.at.id))
+	err = db.await(ctx, waiter)
+	span.Phase("durable")
+	if err != nil {
 		return AppendResult{}, &AppendError{Unknown, db.whyNotDurable(ctx, err)}
 	}
 	return res, nil
@@ -117,6 +134,15 @@ func (db *DB) newAppending(recs []Record, o AppendOptions) (*appending, error) {
 		return nil, err
 	}
 	return a, a.condition.validate(db.opts.MaxKeyBytes)
+}
+
+// describe tells what is to be appended.
+func (a *appending) describe(span trace.Span) {
+	span.Int("records", int64(len(a.recs)))
+	span.Int("bytes", a.size)
+	if len(a.recs) > 0 {
+		span.Key("key", a.recs[0].Key) // the first one; most appends have one key
+	}
 }
 
 // settled returns why an append was refused. A conflict is told only when the record that it names is durable: then whoever
@@ -168,7 +194,7 @@ func (db *DB) batchLimit() int64 {
 
 // enqueue waits until the batch may enter, and enters it. The waiter is nil when
 // there is nothing to wait for.
-func (db *DB) enqueue(ctx context.Context, a *appending) (AppendResult, *durableWaiter, error) {
+func (db *DB) enqueue(ctx context.Context, span trace.Span, a *appending) (AppendResult, *durableWaiter, error) {
 	for {
 		// A repeat needs no room, and its own records contradict what it expects.
 		if a.producer != "" {
@@ -182,11 +208,14 @@ func (db *DB) enqueue(ctx context.Context, a *appending) (AppendResult, *durable
 		if err := a.condition.look(ctx, db); err != nil {
 			return AppendResult{}, nil, err
 		}
+		if len(a.condition.expected) > 0 {
+			span.Phase("condition")
+		}
 		records, size := uint64(len(a.recs)), a.size
 		if a.condition.conflict != nil {
 			records, size = 0, 0 // it needs no room
 		}
-		if err := db.enter(ctx, records, size); err != nil {
+		if err := db.enter(ctx, span, records, size); err != nil {
 			return AppendResult{}, nil, err
 		}
 		res, waiter, again, err := db.enterBatch(a)
@@ -260,7 +289,7 @@ type ticket struct {
 
 // enter waits until a batch, or changes of the small state (of so many bytes, without records), may enter, first come first served, and returns with
 // mu held; or it returns an error, with mu free.
-func (db *DB) enter(ctx context.Context, records uint64, size int64) error {
+func (db *DB) enter(ctx context.Context, span trace.Span, records uint64, size int64) error {
 	var mine *ticket
 	db.mu.Lock()
 	for {
@@ -289,9 +318,11 @@ func (db *DB) enter(ctx context.Context, records uint64, size int64) error {
 		db.mu.Unlock()
 		select {
 		case <-mine.turn:
+			span.Phase("room")
 			db.mu.Lock()
 			mine.called = false
 		case <-ctx.Done():
+			span.Phase("room")
 			db.mu.Lock()
 			db.leaveLine(mine)
 			db.stats.overloaded++

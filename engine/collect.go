@@ -10,6 +10,7 @@ import (
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/manifest"
 	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/trace"
 )
 
 // collector deletes objects that nothing needs any more. It works in rounds of
@@ -116,6 +117,7 @@ func (c *collector) round(ctx context.Context, full bool) (Collected, error) {
 	case <-ctx.Done():
 		return Collected{}, ctx.Err()
 	}
+	ctx, span := trace.Begin(c.db.tracer, ctx, trace.Garbage)
 	var sum Collected
 	var errs []error
 	for _, step := range []func(context.Context, bool, *Collected) error{
@@ -135,7 +137,10 @@ func (c *collector) round(ctx context.Context, full bool) (Collected, error) {
 	c.db.mu.Lock()
 	c.db.stats.collections++
 	c.db.mu.Unlock()
-	return sum, errors.Join(errs...)
+	err := errors.Join(errs...)
+	span.Int("objects", int64(sum.Obsolete+sum.WALObjects+sum.Orphans+sum.Probes))
+	span.End(err)
+	return sum, err
 }
 
 func (c *collector) count(got Collected, err error) {

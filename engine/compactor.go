@@ -13,6 +13,7 @@ import (
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/manifest"
 	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/trace"
 )
 
 // A tree has one compactor at a time: the owner of its compactor epoch. It raises a
@@ -42,6 +43,7 @@ const (
 type compactor struct {
 	store   objstore.Store
 	env     *base.Env
+	tracer  trace.Tracer
 	log     *slog.Logger
 	commits *manifest.Committer
 	limits  compaction.Limits
@@ -267,11 +269,18 @@ func debtOf(jobs []compaction.Job) (bytes uint64) {
 // is certain to be safe; else the collector sweeps them once their epoch has passed.
 func (c *compactor) do(ctx context.Context, epoch uint64, job compaction.Job) error {
 	began := c.env.Elapsed()
+	ctx, span := trace.Begin(c.tracer, ctx, trace.Compaction)
 	runner := &compaction.Runner{Store: c.store, Env: c.env, Tree: tree, Epoch: epoch, Limits: c.limits}
 	res, err := runner.Run(ctx, job)
+	span.Phase("merge")
 	if err == nil {
 		_, err = c.commits.Commit(ctx, res.Edit)
+		span.Phase("commit")
 	}
+	if span.Wanted() {
+		describeJob(span, job, res)
+	}
+	span.End(err)
 	if err != nil {
 		if res != nil && len(res.Outputs) > 0 {
 			c.discard(ctx, epoch, res.Outputs, err)
@@ -287,6 +296,16 @@ func (c *compactor) do(ctx context.Context, epoch uint64, job compaction.Job) er
 	c.log.Debug("compacted", "job", job.String(), "bytes_in", res.BytesIn, "bytes_out", res.BytesOut,
 		"records", res.RecordsOut, "took", c.env.Elapsed()-began)
 	return nil
+}
+
+// describeJob tells of a job. res may be nil, or a part, if it failed.
+func describeJob(span trace.Span, job compaction.Job, res *compaction.Result) {
+	span.Text("job", job.String())
+	if res != nil {
+		span.Int("bytes_in", int64(res.BytesIn))
+		span.Int("bytes_out", int64(res.BytesOut))
+		span.Int("records", int64(res.RecordsOut))
+	}
 }
 
 // discard deletes the outputs of a failed job. That is allowed only when a MANIFEST
@@ -352,6 +371,8 @@ type CompactOptions struct {
 	Retention    time.Duration
 	// Logger gets what operators want to know. Default: discarded.
 	Logger *slog.Logger
+	// Tracer is told of jobs and commits. Default nil: nobody is.
+	Tracer trace.Tracer
 	// Env is the clock, randomness and goroutine starts. Default: the system's.
 	Env *base.Env
 }
@@ -376,10 +397,10 @@ func Compact(ctx context.Context, store objstore.Store, o CompactOptions) error 
 	if err != nil {
 		return fmt.Errorf("compact %s: %w", store, err)
 	}
-	commits := manifest.NewCommitter(manifest.CommitterOptions{Store: store, Env: full.Env, Tree: tree, Start: snap})
+	commits := manifest.NewCommitter(manifest.CommitterOptions{Store: store, Env: full.Env, Tree: tree, Start: snap, Tracer: o.Tracer})
 	defer commits.Close()
 	c := &compactor{
-		store: store, env: full.Env, log: full.Logger, commits: commits, limits: full.compactionLimits(), refresh: true,
+		store: store, env: full.Env, tracer: o.Tracer, log: full.Logger, commits: commits, limits: full.compactionLimits(), refresh: true,
 	}
 	c.run(ctx)
 	return nil

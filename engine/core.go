@@ -10,6 +10,7 @@ import (
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/state"
+	"github.com/annalsdb/annals/trace"
 )
 
 // core is the read path. A writer keeps its view and frontier current; every
@@ -20,6 +21,7 @@ import (
 // was loaded earlier is in it (invariant I4).
 type core struct {
 	env        *base.Env
+	tracer     trace.Tracer
 	tables     *tables
 	staleAfter time.Duration
 	keys       KeyRange // what reads may ask for: all keys, but at a scoped replica

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/annalsdb/annals/manifest"
+	"github.com/annalsdb/annals/trace"
 )
 
 // Count implements LogReader.
@@ -20,11 +21,15 @@ func (c *core) Count(ctx context.Context, key []byte, r Range) (uint64, error) {
 	if r.Empty() {
 		return 0, nil
 	}
+	ctx, span := trace.Begin(c.tracer, ctx, trace.Count)
+	span.Key("key", key)
 	var n uint64
 	err := c.withView(ctx, func(v *view) (err error) {
 		n, err = c.count(ctx, v, key, r)
 		return err
 	})
+	span.Int("records", int64(n))
+	span.End(err)
 	return n, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/annalsdb/annals/state"
+	"github.com/annalsdb/annals/trace"
 	"github.com/annalsdb/annals/wal"
 )
 
@@ -164,7 +165,10 @@ func (db *DB) DeleteCursors(ctx context.Context, consumer string, keys ...[]byte
 // changeCursors calls change under mu for one part of n cursors after the other, at least once, each when
 // there is room for it, and waits until all that they saw or changed is durable. size bounds the bytes of the
 // part. Where change fails it must not have changed anything.
-func (db *DB) changeCursors(ctx context.Context, consumer string, n int, key func(int) []byte, change func(from, to int, size int64) error) error {
+func (db *DB) changeCursors(ctx context.Context, consumer string, n int, key func(int) []byte, change func(from, to int, size int64) error) (err error) {
+	ctx, span := trace.Begin(db.tracer, ctx, trace.SetCursors)
+	span.Int("cursors", int64(n))
+	defer func() { span.End(err) }()
 	var at place
 	for from, first := 0, true; first || from < n; first = false {
 		to := min(n, from+cursorsAtOnce)
@@ -172,7 +176,7 @@ func (db *DB) changeCursors(ctx context.Context, consumer string, n int, key fun
 		for i := from; i < to; i++ {
 			size += cursorBytes(consumer, key(i))
 		}
-		err := db.enter(ctx, 0, size)
+		err := db.enter(ctx, span, 0, size)
 		if err == nil {
 			if err = change(from, to, size); err == nil {
 				at = db.stateAt
@@ -188,7 +192,10 @@ func (db *DB) changeCursors(ctx context.Context, consumer string, n int, key fun
 		}
 		from = to
 	}
-	if err := db.waitDurable(ctx, at); err != nil {
+	span.Phase("assign")
+	err = db.waitDurable(ctx, at)
+	span.Phase("durable")
+	if err != nil {
 		return fmt.Errorf("%w (the outcome is unknown)", db.whyNotDurable(ctx, err))
 	}
 	return nil
@@ -261,7 +268,7 @@ func (c *core) Cursors(ctx context.Context, consumer string, o CursorsOptions) (
 	if err != nil {
 		return CursorsPage{}, fmt.Errorf("read cursors: %w", err)
 	}
-	t, err := c.readState(ctx)
+	t, err := c.tracedState(ctx)
 	if err != nil {
 		return CursorsPage{}, fmt.Errorf("read cursors of %s: %w", consumer, err)
 	}
@@ -277,9 +284,17 @@ func (c *core) Cursors(ctx context.Context, consumer string, o CursorsOptions) (
 	return page, nil
 }
 
+// tracedState is readState for those who read cursors: waiting for it is what takes time.
+func (c *core) tracedState(ctx context.Context) (*state.Tables, error) {
+	ctx, span := trace.Begin(c.tracer, ctx, trace.Cursors)
+	t, err := c.readState(ctx)
+	span.End(err)
+	return t, err
+}
+
 // Consumers implements LogReader.
 func (c *core) Consumers(ctx context.Context, after string, limit int) (ConsumersPage, error) {
-	t, err := c.readState(ctx)
+	t, err := c.tracedState(ctx)
 	if err != nil {
 		return ConsumersPage{}, fmt.Errorf("list consumers: %w", err)
 	}

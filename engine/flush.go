@@ -14,6 +14,7 @@ import (
 	"github.com/annalsdb/annals/memtable"
 	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/sst"
+	"github.com/annalsdb/annals/trace"
 )
 
 // Retries of a table's upload: for ever, since the records are in the WAL and
@@ -68,6 +69,9 @@ type builtRun struct {
 	run    *manifest.Run
 	tables []builtTable
 
+	ctx  context.Context // of what is done with it
+	span trace.Span      // told by buildLoop, then by the upload, then by commitLoop
+
 	uploaded chan struct{} // closed when the upload has ended, and the two below are set
 	written  time.Time     // the store's, when the last table was there
 	err      error
@@ -102,10 +106,10 @@ func (db *DB) buildLoop() {
 				return
 			}
 		}
-		b := db.buildRun(m)
-		b.uploaded = make(chan struct{})
+		b := db.beginFlush(m)
 		db.spawn("upload run", func() {
-			b.written, b.err = db.uploadRun(db.life, b)
+			b.written, b.err = db.uploadRun(b.ctx, b)
+			b.span.Phase("upload")
 			close(b.uploaded)
 		})
 		select {
@@ -114,6 +118,36 @@ func (db *DB) buildLoop() {
 			return
 		}
 	}
+}
+
+// beginFlush builds the run of a memory.
+func (db *DB) beginFlush(m *memory) *builtRun {
+	op := trace.Flush
+	if m.table.Empty() && m.changes == 0 {
+		op = trace.Seal
+	}
+	ctx, span := trace.Begin(db.tracer, db.life, op)
+	b := db.buildRun(m)
+	b.uploaded = make(chan struct{})
+	b.ctx, b.span = ctx, span
+	if span.Wanted() {
+		b.describe()
+	}
+	span.Phase("build")
+	return b
+}
+
+// describe tells of what was built.
+func (b *builtRun) describe() {
+	var stored uint64
+	for _, t := range b.run.GetTables() {
+		stored += t.GetSize()
+	}
+	b.span.Int("segment", int64(b.m.segment))
+	b.span.Int("records", int64(b.m.end-b.m.start))
+	b.span.Int("bytes", b.m.bytes)
+	b.span.Int("tables", int64(len(b.tables)))
+	b.span.Int("stored_bytes", int64(stored))
 }
 
 // commitLoop brings built runs into the MANIFEST, in order.
@@ -134,14 +168,18 @@ func (db *DB) commitLoop() {
 // commitFrozen makes the oldest frozen memory part of the MANIFEST.
 func (db *DB) commitFrozen(b *builtRun) error {
 	m := b.m
-	var err error
-	if m.table.Empty() {
-		err = db.commitEmpty(db.life, m)
-	} else if <-b.uploaded; b.err != nil { // it ends with life
-		err = b.err
-	} else {
-		err = db.commitRun(db.life, b)
+	<-b.uploaded // it ends with life
+	b.span.Phase("turn")
+	err := b.err
+	switch {
+	case err != nil:
+	case m.table.Empty():
+		err = db.commitEmpty(b.ctx, m)
+	default:
+		err = db.commitRun(b.ctx, b)
 	}
+	b.span.Phase("commit")
+	b.span.End(err)
 	if err != nil {
 		return err
 	}
@@ -191,6 +229,7 @@ func (db *DB) uploadRun(ctx context.Context, b *builtRun) (written time.Time, er
 func (db *DB) commitRun(ctx context.Context, b *builtRun) error {
 	m := b.m
 	small, err := db.prepareState(ctx, m)
+	b.span.Phase("durable")
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/manifest"
 	"github.com/annalsdb/annals/sst"
+	"github.com/annalsdb/annals/trace"
 )
 
 // A page of keys is merged from the key directories of tables and the keys in memory. Its memory does not
@@ -39,6 +40,8 @@ func (c *core) Keys(ctx context.Context, o KeysOptions) (KeysPage, error) {
 	if !c.keys.overlapsPrefix(o.Prefix) {
 		return KeysPage{}, fmt.Errorf("list keys with prefix %.64q: %w: %s", o.Prefix, ErrOutOfRange, c.keys)
 	}
+	ctx, span := trace.Begin(c.tracer, ctx, trace.Keys)
+	span.Key("prefix", o.Prefix)
 	frontier := c.frontier.Load()
 	var page KeysPage
 	err := c.withView(ctx, func(v *view) error {
@@ -47,6 +50,8 @@ func (c *core) Keys(ctx context.Context, o KeysOptions) (KeysPage, error) {
 		page = KeysPage{Keys: l.page.keys, More: l.page.more}
 		return err
 	})
+	span.Int("keys", int64(len(page.Keys)))
+	span.End(err)
 	if err != nil {
 		return KeysPage{}, err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/annalsdb/annals/memtable"
 	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/state"
+	"github.com/annalsdb/annals/trace"
 	"github.com/annalsdb/annals/wal"
 )
 
@@ -40,12 +41,21 @@ func Open(ctx context.Context, store objstore.Store, o Options) (*DB, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
+	ctx, span := trace.Begin(o.Tracer, ctx, trace.Open)
+	db, err := openWriter(ctx, span, store, o)
+	span.End(err)
+	return db, err
+}
+
+// openWriter is Open with options that are complete.
+func openWriter(ctx context.Context, span trace.Span, store objstore.Store, o Options) (*DB, error) {
 	snap, err := prepare(ctx, store, o.Env)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", store, err)
 	}
+	span.Phase("prepare")
 	db := newDB(store, o, snap)
-	if err := db.open(ctx, snap); err != nil {
+	if err := db.open(ctx, span, snap); err != nil {
 		db.abandon()
 		return nil, fmt.Errorf("open %s: %w", store, translate(err))
 	}
@@ -68,7 +78,7 @@ func newDB(store objstore.Store, o Options, snap *manifest.Snapshot) *DB {
 		lastCut: o.Env.Elapsed() - o.FlushInterval,
 	}
 	db.life, db.end = context.WithCancel(context.Background())
-	db.env = o.Env
+	db.env, db.tracer = o.Env, o.Tracer
 	db.tables = &tables{store: store, env: o.Env, cache: newBlockCache(o.CacheBytes)}
 	db.staleAfter = o.StaleAfter
 	db.refresh = db.poll
@@ -79,7 +89,7 @@ func newDB(store objstore.Store, o Options, snap *manifest.Snapshot) *DB {
 }
 
 // open takes the epoch, recovers and starts the background work.
-func (db *DB) open(ctx context.Context, snap *manifest.Snapshot) error {
+func (db *DB) open(ctx context.Context, span trace.Span, snap *manifest.Snapshot) error {
 	oldEpoch := snap.State.GetWriter().GetEpoch()
 	db.epoch = oldEpoch + 1
 	db.active = emptyMemory(snap.State)
@@ -91,6 +101,7 @@ func (db *DB) open(ctx context.Context, snap *manifest.Snapshot) error {
 		Start:    snap,
 		Guard:    db.guard,
 		OnCommit: db.onCommit,
+		Tracer:   db.tracer,
 	})
 	opened, err := db.committer.Commit(ctx, manifest.OpenWriter(oldEpoch, db.owner))
 	if err != nil {
@@ -109,10 +120,14 @@ func (db *DB) open(ctx context.Context, snap *manifest.Snapshot) error {
 			return err
 		}
 	}
+	span.Phase("commit")
 	r := &recovery{db: db, ctx: ctx}
 	if err := r.run(opened.State, next); err != nil {
 		return err
 	}
+	span.Phase("recover")
+	span.Int("epoch", int64(db.epoch))
+	span.Int("records", int64(r.records))
 	db.mu.Lock()
 	db.next, db.durable = next, next
 	db.lastTimestamp = r.chain.LastTimestamp
@@ -141,6 +156,7 @@ func (db *DB) work() {
 		OnDurable: db.onDurable,
 		OnFailed:  db.failWith,
 		OnSpace:   db.onSpace,
+		Tracer:    db.tracer,
 	})
 	db.tables.openDisk(db.life, db.spawn, db.opts.DiskCacheDir, db.opts.DiskCacheBytes, db.opts.Logger)
 	db.spawn("build runs", db.buildLoop)
@@ -148,7 +164,7 @@ func (db *DB) work() {
 	db.spawn("poll", db.pollLoop)
 	if !db.opts.DisableCompaction {
 		db.compactor = &compactor{
-			store: db.store, env: db.env, log: db.opts.Logger, commits: db.committer, limits: db.opts.compactionLimits(),
+			store: db.store, env: db.env, tracer: db.tracer, log: db.opts.Logger, commits: db.committer, limits: db.opts.compactionLimits(),
 		}
 		compacting, stop := context.WithCancel(db.life)
 		stopped := make(chan struct{})

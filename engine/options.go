@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/annalsdb/annals/internal/base"
+	"github.com/annalsdb/annals/trace"
 )
 
 // Durability says from where something is taken: from the object store, or
@@ -173,6 +174,8 @@ type Options struct {
 
 	// Logger gets what operators want to know. Default: discarded.
 	Logger *slog.Logger
+	// Tracer is told of operations as they happen. Default nil: nobody is, which costs nothing.
+	Tracer trace.Tracer
 	// Env is the clock, randomness and goroutine starts. Default: the system's.
 	Env *base.Env
 }

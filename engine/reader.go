@@ -51,6 +51,11 @@ type LogReader interface {
 	// of all that cover it. Errors: ErrInvalid (no stream, more than MaxStreams, a key that no log can have), ctx's error,
 	// ErrClosed, ErrFenced. The Follower lives under ctx; close it.
 	Follow(ctx context.Context, streams ...Stream) (*Follower, error)
+	// SeekTime returns a sequence at or below the frontier below which every record, of any key, is older than t
+	// (milliseconds): where to begin to look for what came since. It is as near as the log knows without looking into
+	// tables: few of the records behind it may be older, too. It costs at most one request, which is cached, and none
+	// for a time that no group of consolidated segments holds. A log without records that are older gives FirstSequence.
+	SeekTime(ctx context.Context, t time.Time) (uint64, error)
 	// Cursors lists a consumer's cursors in key order, or those of the given keys.
 	Cursors(ctx context.Context, consumer string, o CursorsOptions) (CursorsPage, error)
 	// Consumers lists who has cursors.

@@ -11,6 +11,7 @@ import (
 	"github.com/annalsdb/annals/manifest"
 	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/state"
+	"github.com/annalsdb/annals/trace"
 	"github.com/annalsdb/annals/wal"
 )
 
@@ -60,12 +61,23 @@ func OpenReader(ctx context.Context, store objstore.Store, o ReaderOptions) (*Re
 		return nil, err
 	}
 	o = o.withDefaults()
+	ctx, span := trace.Begin(o.Tracer, ctx, trace.Open)
+	r, err := openReader(ctx, span, store, o)
+	span.End(err)
+	return r, err
+}
+
+// openReader is OpenReader with options that are complete.
+func openReader(ctx context.Context, span trace.Span, store objstore.Store, o ReaderOptions) (*Reader, error) {
 	snap, err := manifest.Load(ctx, store, o.Env, tree)
 	if err != nil {
 		return nil, fmt.Errorf("open a replica of %s: %w", store, err)
 	}
+	span.Phase("prepare")
 	r := newReader(store, o, snap)
 	r.catchUp(ctx)
+	span.Phase("catch_up")
+	span.Int("wal_objects", int64(r.walObjects.Load()))
 	if err := errors.Join(ctx.Err(), r.readErr()); err != nil {
 		r.end()
 		r.committer.Close()
@@ -86,7 +98,7 @@ func newReader(store objstore.Store, o ReaderOptions, snap *manifest.Snapshot) *
 		failed: make(chan struct{}),
 	}
 	r.life, r.end = context.WithCancel(context.Background())
-	r.env = o.Env
+	r.env, r.tracer = o.Env, o.Tracer
 	r.tables = &tables{store: store, env: o.Env, cache: newBlockCache(o.CacheBytes)}
 	r.staleAfter = o.StaleAfter
 	r.keys = o.Keys

@@ -9,6 +9,7 @@ import (
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/manifest"
 	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/trace"
 	"github.com/annalsdb/annals/wal"
 )
 
@@ -131,7 +132,7 @@ func (r *Reader) step(ctx context.Context) {
 			if ctx.Err() != nil {
 				return // a replica that ends shows nothing new, even if some of it had come
 			}
-			more, err = r.take(ctx, look)
+			more, err = r.takeTraced(ctx, look)
 			sent = look.Sent
 		}
 		if ctx.Err() != nil {
@@ -145,6 +146,22 @@ func (r *Reader) step(ctx context.Context) {
 		}
 		r.mu.Unlock()
 	}
+}
+
+// takeTraced is take, told if there is something to apply.
+func (r *Reader) takeTraced(ctx context.Context, look wal.Look) (more bool, err error) {
+	if len(look.Objects) == 0 {
+		return r.take(ctx, look)
+	}
+	ctx, span := trace.Begin(r.tracer, ctx, trace.Replica)
+	if span.Wanted() {
+		span.Int("wal_objects", int64(len(look.Objects)))
+		span.Int("requests", int64(look.Requests))
+		span.Int("polled_us", int64((r.env.Elapsed()-look.Sent)/time.Microsecond))
+	}
+	more, err = r.take(ctx, look)
+	span.End(err)
+	return more, err
 }
 
 // take applies what a look found. It reports whether to look again at once; if not, err says why the tail

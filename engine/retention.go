@@ -8,6 +8,7 @@ import (
 
 	"github.com/annalsdb/annals/manifest"
 	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/trace"
 )
 
 // Retention drops the oldest sealed segments, whole, by one edit: no data is read
@@ -66,7 +67,10 @@ func (db *DB) retentionLoop() {
 
 // enforceRetention looks once at what is to be dropped and drops it.
 func (db *DB) enforceRetention(ctx context.Context) error {
-	err := db.dropSegments(ctx)
+	ctx, span := trace.Begin(db.tracer, ctx, trace.Retention)
+	dropped, err := db.dropSegments(ctx)
+	span.Int("segments", int64(dropped))
+	span.End(err)
 	if err != nil {
 		db.mu.Lock()
 		db.stats.retentionFailures++
@@ -79,41 +83,41 @@ func (db *DB) enforceRetention(ctx context.Context) error {
 // what was to be dropped meanwhile. The next look is due soon anyway.
 const maxRetentionLooks = 3
 
-func (db *DB) dropSegments(ctx context.Context) error {
+// dropSegments returns how many segments it dropped.
+func (db *DB) dropSegments(ctx context.Context) (dropped int, err error) {
 	var now time.Time
 	if db.opts.Retention > 0 {
-		var err error
 		if now, err = db.store.ServerTime(ctx); err != nil {
-			return fmt.Errorf("ask the store's time: %w", err)
+			return 0, fmt.Errorf("ask the store's time: %w", err)
 		}
 	}
 	for range maxRetentionLooks {
-		err := db.dropOnce(ctx, db.view.Load(), now)
+		dropped, err = db.dropOnce(ctx, db.view.Load(), now)
 		switch {
 		case errors.Is(err, manifest.ErrGone):
 			continue // merged or regrouped meanwhile, and the view knows
 		case errors.Is(err, manifest.ErrCleanlyClosed):
-			return nil // closing
+			return 0, nil // closing
 		default:
-			return err
+			return dropped, err
 		}
 	}
-	return nil
+	return 0, nil
 }
 
 // dropOnce drops what is too old or too much in a view. now is the store's time, asked
 // earlier. manifest.ErrGone says that the view is not the last one.
-func (db *DB) dropOnce(ctx context.Context, v *view, now time.Time) error {
+func (db *DB) dropOnce(ctx context.Context, v *view, now time.Time) (dropped int, err error) {
 	d := drop{opts: &db.opts, now: now, left: v.recordBytes()}
 	planned := d.plan(ctx, v.snap.State, db.indexOfGroup)
 	if d.segments == 0 {
-		return planned
+		return 0, planned
 	}
 	if _, err := db.committer.Commit(ctx, manifest.DropSegments(db.epoch, d.upTo, d.trimmed)); err != nil {
-		return err
+		return 0, err
 	}
 	db.countDropped(&d)
-	return planned
+	return int(d.segments), planned
 }
 
 // indexOfGroup reads the index of a view's group, past the caches: retention reads an index

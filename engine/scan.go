@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+
+	"github.com/annalsdb/annals/trace"
 )
 
 // A scan is read in chunks, each from a fresh view at the scan's cursor: a long
@@ -31,6 +33,11 @@ type Iterator struct {
 	quiet    bool  // not a user's scan: not counted
 	walk     *walk // over what is not in memory; nil: none under way
 	err      error
+
+	// Of the loop of All under way, for whom it may be told:
+	outer   context.Context // the scan's; ctx is the loop's
+	records int             // returned when it began
+	tables  int             // that had a record in the range
 }
 
 // Scan implements LogReader.
@@ -44,9 +51,12 @@ func (c *core) Scan(ctx context.Context, key []byte, r Range, o ScanOptions) *It
 // to change.
 func (it *Iterator) All() iter.Seq[Record] {
 	return func(yield func(Record) bool) {
-		defer it.endWalk()
+		span := it.begin()
+		defer it.endLoop(span)
 		for !it.finished {
+			span.Phase(trace.Caller)
 			chunk, last := it.fill()
+			span.Phase("read")
 			for i := range chunk {
 				rec := &chunk[i]
 				if it.o.MaxBytes > 0 && it.returned > 0 && it.bytes+int64(len(rec.Value)) > it.o.MaxBytes {
@@ -74,6 +84,29 @@ func (it *Iterator) All() iter.Seq[Record] {
 			}
 		}
 	}
+}
+
+// begin tells that the scan is read from, and makes what that does a part of it.
+func (it *Iterator) begin() (span trace.Span) {
+	it.outer, it.records, it.tables = it.ctx, it.returned, 0
+	it.ctx, span = trace.Begin(it.c.tracer, it.ctx, trace.Scan)
+	if span.Wanted() {
+		span.Key("key", it.key)
+		span.Int("start", int64(it.rng.Start))
+	}
+	return span
+}
+
+// endLoop ends what begin has begun.
+func (it *Iterator) endLoop(span trace.Span) {
+	it.endWalk()
+	it.ctx = it.outer
+	span.Phase(trace.Caller)
+	if span.Wanted() {
+		span.Int("records", int64(it.returned-it.records))
+		span.Int("tables", int64(it.tables))
+	}
+	span.End(it.err)
 }
 
 // Err returns why the scan ended early, or nil.
@@ -136,6 +169,7 @@ func (it *Iterator) fill() (chunk []Record, last bool) {
 
 func (it *Iterator) endWalk() {
 	if it.walk != nil {
+		it.tables += it.walk.tables
 		it.walk.end()
 		it.walk = nil
 	}
@@ -166,11 +200,7 @@ func (it *Iterator) since() int64 {
 	if it.o.Since.IsZero() || it.returned > 0 {
 		return minTimestamp
 	}
-	ms := it.o.Since.UnixMilli()
-	if it.o.Since.UnixNano()%1e6 != 0 {
-		ms++ // within a millisecond: its start is before Since
-	}
-	return ms
+	return atOrAfter(it.o.Since)
 }
 
 // minTimestamp is below every record's timestamp.

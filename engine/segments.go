@@ -7,6 +7,7 @@ import (
 
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/manifest"
+	"github.com/annalsdb/annals/trace"
 )
 
 // segmentsBatch is how many groups a page of segments looks into at the same time.
@@ -20,11 +21,14 @@ func (c *core) Segments(ctx context.Context, o SegmentsOptions) (SegmentsPage, e
 	if o.Range == (Range{}) {
 		o.Range = All()
 	}
+	ctx, span := trace.Begin(c.tracer, ctx, trace.Segments)
 	var page SegmentsPage
 	err := c.withView(ctx, func(v *view) (err error) {
 		page, err = c.segments(ctx, v, o)
 		return err
 	})
+	span.Int("segments", int64(len(page.Segments)))
+	span.End(err)
 	return page, err
 }
 

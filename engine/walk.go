@@ -47,6 +47,7 @@ type walk struct {
 	iter  *sst.Iter  // its records
 
 	taken, records int   // steps taken, records found
+	tables         int   // tables with records of the key
 	bytes          int64 // of their values
 	inline         outcome
 
@@ -187,6 +188,7 @@ func (w *walk) nextTable() (bool, error) {
 		}
 		if out.iter != nil {
 			w.table, w.iter = s.table, out.iter
+			w.tables++
 			w.iter.Continue(w.bytes, 0)
 			return true, nil
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/trace"
 )
 
 // Bounds of a committer (I9).
@@ -46,6 +47,8 @@ type CommitterOptions struct {
 	// missing), and before Commit returns a version. It must return soon and call no
 	// method but Current.
 	OnCommit func(*Snapshot)
+	// Tracer, if not nil, is told of every batch of edits that is committed.
+	Tracer trace.Tracer
 }
 
 // Committer commits the edits of one process to one tree's MANIFEST: it folds
@@ -291,7 +294,12 @@ func (c *Committer) run() {
 	case c.ctx.Err() != nil:
 		fail(batch, ErrClosed)
 	case len(batch) > 0:
-		c.commit(batch)
+		ctx, span := trace.Begin(c.opts.Tracer, c.ctx, trace.Commit)
+		span.Text("edit", batch[0].edit.Name) // most often the only one
+		span.Int("edits", int64(len(batch)))
+		err := c.commit(ctx, batch)
+		span.Int("version", int64(c.current.Load().State.GetVersion()))
+		span.End(err)
 	}
 	c.opts.Env.Go("manifest committer", c.run)
 }
@@ -325,33 +333,34 @@ func (c *Committer) take() []*pending {
 }
 
 // commit brings every edit of the batch to an end. Commit and its recovery are one
-// loop: whatever a write came to, what is there decides.
-func (c *Committer) commit(batch []*pending) {
+// loop: whatever a write came to, what is there decides. Its error is why the whole batch failed; ctx is
+// the committer's.
+func (c *Committer) commit(ctx context.Context, batch []*pending) error {
 	var wait backoff
 	for {
 		at := c.current.Load()
 		if c.opts.Guard != nil {
 			if err := c.opts.Guard(at.State); err != nil {
 				fail(batch, err)
-				return
+				return err
 			}
 		}
 		next := c.fold(at.State, batch)
 		if next == nil {
 			settle(batch, at)
-			return
+			return nil
 		}
-		snap, err := c.send(at, next, batch)
+		snap, err := c.send(ctx, at, next, batch)
 		if err == nil {
 			c.lastErr.Store(nil)
 			c.adopt(snap)
 			settle(batch, snap)
-			return
+			return nil
 		}
 		c.lastErr.Store(&err)
-		if err := c.reread(&wait); err != nil {
+		if err := c.reread(ctx, &wait); err != nil {
 			fail(batch, err)
-			return
+			return err
 		}
 		wait.conflict = c.current.Load().State.Version != at.State.Version
 	}
@@ -435,13 +444,13 @@ func apply(e Edit, next *State) error {
 }
 
 // send writes next in the place of at.
-func (c *Committer) send(at *Snapshot, next *State, batch []*pending) (*Snapshot, error) {
+func (c *Committer) send(ctx context.Context, at *Snapshot, next *State, batch []*pending) (*Snapshot, error) {
 	for _, p := range batch {
 		if !p.decided && (len(p.sentETags) == 0 || p.sentETags[len(p.sentETags)-1] != at.ETag) {
 			p.sentETags = append(p.sentETags, at.ETag)
 		}
 	}
-	ctx, end := c.bound(c.ctx)
+	ctx, end := c.bound(ctx)
 	defer end()
 	sent := c.opts.Env.Elapsed()
 	res, err := c.opts.Store.Put(ctx, c.name, EncodeState(next), objstore.PutOptions{IfMatch: at.ETag, SinglePart: true})
@@ -453,16 +462,16 @@ func (c *Committer) send(at *Snapshot, next *State, batch []*pending) (*Snapshot
 
 // reread reads MANIFEST after a write that failed, until the store answers. Its error ends
 // the batch: ErrClosed or damage.
-func (c *Committer) reread(wait *backoff) error {
+func (c *Committer) reread(ctx context.Context, wait *backoff) error {
 	for {
-		if wait.sleep(c.ctx, c.opts.Env) != nil {
+		if wait.sleep(ctx, c.opts.Env) != nil {
 			return ErrClosed
 		}
-		_, err := c.Refresh(c.ctx)
+		_, err := c.Refresh(ctx)
 		switch {
 		case err == nil:
 			return nil
-		case c.ctx.Err() != nil:
+		case ctx.Err() != nil:
 			return ErrClosed
 		case isDamage(err):
 			return err

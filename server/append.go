@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/annalsdb/annals/engine"
 	"github.com/annalsdb/annals/wire"
@@ -47,10 +48,12 @@ func (s *Server) append(x *exchange) error {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), s.opts.AppendTimeout)
 	defer cancel()
-	res, err := s.writer.Append(ctx, b.records, s.appendOptions(x, b))
+	options, began := s.appendOptions(x, b), time.Now()
+	res, err := s.writer.Append(ctx, b.records, options)
 	if err != nil {
 		return err
 	}
+	s.metrics.acknowledged(options.Ack, time.Since(began))
 	records := len(b.records)
 	if res.Repeated { // answered as the first was, whatever is in this one
 		records = int(res.Last - res.First + 1)

@@ -25,27 +25,27 @@ const (
 // ofTokens are the scopes as tokens have them.
 var ofTokens = map[scope]auth.Scope{scopeRead: auth.Read, scopeAppend: auth.Append, scopeAdmin: auth.Admin}
 
-// A refusal is why a request was refused, as the metric names it.
-type refusal string
+// A denial is why a request was refused, as the metric names it.
+type denial string
 
 const (
-	refusedMissing   refusal = "missing"   // no token
-	refusedMalformed refusal = "malformed" // not one token in the form Bearer TOKEN
-	refusedUnknown   refusal = "unknown"   // a token that is not, or no longer, in the file
-	refusedExpired   refusal = "expired"
-	refusedScope     refusal = "scope" // the token's scopes do not allow it
-	refusedKeys      refusal = "keys"  // the token's prefixes do not
+	refusedMissing   denial = "missing"   // no token
+	refusedMalformed denial = "malformed" // not one token in the form Bearer TOKEN
+	refusedUnknown   denial = "unknown"   // a token that is not, or no longer, in the file
+	refusedExpired   denial = "expired"
+	refusedScope     denial = "scope" // the token's scopes do not allow it
+	refusedKeys      denial = "keys"  // the token's prefixes do not
 )
 
-var refusals = []refusal{refusedMissing, refusedMalformed, refusedUnknown, refusedExpired, refusedScope, refusedKeys}
+var denials = []denial{refusedMissing, refusedMalformed, refusedUnknown, refusedExpired, refusedScope, refusedKeys}
 
 // unauthorized is a 401.
-func unauthorized(why refusal, message string) error {
+func unauthorized(why denial, message string) error {
 	return &apiError{status: http.StatusUnauthorized, message: message, refused: why}
 }
 
 // forbidden is a 403.
-func forbidden(why refusal, message string) error {
+func forbidden(why denial, message string) error {
 	return &apiError{status: http.StatusForbidden, message: message, refused: why}
 }
 
@@ -103,7 +103,7 @@ func notInForce(err error) error {
 // limited reports whether the request's token is for some keys only.
 func (x *exchange) limited() bool { return x.token != nil && x.token.Limited() }
 
-// covers returns the refusal of a key that the token is not for, or nil.
+// covers returns the denial of a key that the token is not for, or nil.
 func (x *exchange) covers(key []byte) error {
 	if x.token == nil || x.token.Covers(key) {
 		return nil
@@ -112,7 +112,7 @@ func (x *exchange) covers(key []byte) error {
 }
 
 // within returns the prefixes, disjoint and in byte order, of those keys with a prefix that the
-// token is for; or the refusal, where there can be none.
+// token is for; or the denial, where there can be none.
 func (x *exchange) within(prefix []byte) ([][]byte, error) {
 	if x.token == nil {
 		return [][]byte{prefix}, nil
@@ -124,7 +124,7 @@ func (x *exchange) within(prefix []byte) ([][]byte, error) {
 	return list, nil
 }
 
-// over returns the refusal of a token that was in force when the request began, and is no longer.
+// over returns the denial of a token that was in force when the request began, and is no longer.
 func (x *exchange) over() error {
 	if x.token == nil {
 		return nil

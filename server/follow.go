@@ -28,60 +28,53 @@ func (s *Server) follow(x *exchange) error {
 
 // openFollow opens the stream for POST /follow.
 func (s *Server) openFollow(x *exchange) (*stream, error) {
-	streams, err := s.readStreams(x)
+	streams, since, err := s.readStreams(x)
 	if err != nil {
 		return nil, err
 	}
-	st := &stream{kind: follows, framing: wire.PlainEvents, streams: len(streams)}
+	st := &stream{kind: follows, framing: wire.PlainEvents, streams: len(streams), since: since}
 	if acceptsLines(x.r) {
 		st.framing = wire.Lines
 	}
 	return st, st.open(x, streams)
 }
 
-// readStreams reads what is to be followed.
-func (s *Server) readStreams(x *exchange) ([]engine.Stream, error) {
+// readStreams reads what is to be followed, and below which timestamp records are left out.
+func (s *Server) readStreams(x *exchange) (streams []engine.Stream, since int64, err error) {
 	if wire.FormatOf(x.r.Header["Content-Type"]) == wire.Protobuf {
-		return nil, &apiError{status: http.StatusUnsupportedMediaType, closes: true, drains: true, message: "the body must be JSON"}
+		return nil, 0, &apiError{status: http.StatusUnsupportedMediaType, closes: true, drains: true, message: "the body must be JSON"}
 	}
 	// A third of the bodies' budget, so that there is room for what it is decoded into.
 	data, err := x.readBodyUpTo(min(maxFollowBody, s.opts.InFlightBytes/3))
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if !x.takeBody(wire.FollowMemory(int64(len(data)), s.opts.MaxFollowStreams)) {
-		return nil, tooManyBodies()
+		return nil, 0, tooManyBodies()
 	}
 	b, err := wire.ParseFollowBody(data, s.opts.MaxFollowStreams, s.opts.MaxKeyBytes)
 	if err != nil {
-		return nil, invalid("%v", err)
+		return nil, 0, invalid("%v", err)
 	}
 	for i, st := range b.Streams {
 		if x.covers(st.Key) != nil {
-			return nil, forbidden(refusedKeys, fmt.Sprintf("streams[%d]: the token does not cover the key", i))
+			return nil, 0, forbidden(refusedKeys, fmt.Sprintf("streams[%d]: the token does not cover the key", i))
 		}
+	}
+	if err := s.placeStreams(x, b); err != nil {
+		return nil, 0, err
 	}
 	if b.Prefixes, err = x.narrowPrefixes(b.Prefixes); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	if b.Consumer != nil {
-		if err := wire.ValidateConsumer(*b.Consumer); err != nil {
-			return nil, invalid("consumer: %v", err)
-		}
-		ctx, cancel := context.WithTimeout(x.r.Context(), s.readTimeout)
-		defer cancel()
-		if err := s.startAtCursors(ctx, *b.Consumer, b.Streams); err != nil {
-			return nil, err
-		}
-	}
-	streams := make([]engine.Stream, 0, len(b.Streams)+len(b.Prefixes))
+	streams = make([]engine.Stream, 0, len(b.Streams)+len(b.Prefixes))
 	for _, k := range b.Streams {
 		streams = append(streams, engine.Stream{Key: k.Key, From: k.Start})
 	}
 	for _, p := range b.Prefixes {
 		streams = append(streams, engine.Stream{Key: p.Key, From: p.Start, Prefix: true})
 	}
-	return streams, nil
+	return streams, sinceOf(b), nil
 }
 
 // startAtCursors sets the starts that were not given to the consumer's cursors.

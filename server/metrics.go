@@ -24,9 +24,10 @@ const (
 
 // metrics of the server. docs/METRICS.md lists them all.
 type metrics struct {
-	appendRecords, appendBytes prometheus.Counter
-	scanRecords, scanBytes     prometheus.Counter
-	cursorsSet                 prometheus.Counter
+	appends, appendRecords, appendBytes prometheus.Counter
+	appendSeconds                       prometheus.Histogram // of durable ones
+	scanRecords, scanBytes              prometheus.Counter
+	cursorsSet                          prometheus.Counter
 
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
@@ -47,6 +48,8 @@ func newMetrics(registry *prometheus.Registry, s *Server, store *metered.Store) 
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m := &metrics{
+		appends:       counter("annals_http_appends_total", "Acknowledged appends."),
+		appendSeconds: newAppendSeconds(),
 		appendRecords: counter("log_append_records_total", "Records of acknowledged appends."),
 		appendBytes:   counter("log_append_bytes_total", "Key and value bytes of acknowledged appends."),
 		scanRecords:   counter("log_records_scanned_total", "Records returned by scans."),
@@ -71,7 +74,7 @@ func newMetrics(registry *prometheus.Registry, s *Server, store *metered.Store) 
 	m.refused = newRefused()
 	s.following.refused = m.followersRefused
 	collectors := []prometheus.Collector{
-		m.appendRecords, m.appendBytes, m.scanRecords, m.scanBytes, m.cursorsSet, m.requests, m.duration, m.inFlight,
+		m.appends, m.appendSeconds, m.appendRecords, m.appendBytes, m.scanRecords, m.scanBytes, m.cursorsSet, m.requests, m.duration, m.inFlight,
 		m.followedRecords, m.followedBytes, m.followReads, m.followersCut, m.followersRefused, m.refused,
 		newLogCollector(s.db), newFollowingCollector(s.following),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

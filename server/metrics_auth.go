@@ -7,7 +7,7 @@ func newRefused() *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "annals_auth_refused_total", Help: "Requests answered with 401 or 403.",
 	}, []string{"reason"})
-	for _, why := range refusals {
+	for _, why := range denials {
 		c.WithLabelValues(string(why))
 	}
 	return c

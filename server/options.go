@@ -2,10 +2,13 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -86,6 +89,14 @@ type Options struct {
 	// Tokens says who may do what: every route but health and readiness then needs a
 	// token (Authorization: Bearer). Default: everybody may do everything.
 	Tokens *auth.Tokens
+	// Replicas are the base URLs of replicas of the log, such as "http://host:8080", whose status is
+	// part of this server's: each status asks all of them, unless it is told not to. At most
+	// MaxReplicas. Default: none.
+	Replicas []string
+	// ReplicaTLS is for those whose URL begins with https. Default: the authorities of the system.
+	ReplicaTLS *tls.Config
+	// Version is what was built, for the server's status. Default: "".
+	Version string
 	// Front answers on the listener already, and is the server's from New on.
 	// Default: one of its own.
 	Front *Front
@@ -146,5 +157,11 @@ func (o Options) Validate() error {
 	check(o.MaxFollowers > 0, "MaxFollowers is %d; it must be above 0", o.MaxFollowers)
 	check(o.MaxFollowStreams > 0 && o.MaxFollowStreams <= engine.MaxStreams,
 		"MaxFollowStreams is %d; it must be from 1 to %d", o.MaxFollowStreams, engine.MaxStreams)
+	check(len(o.Replicas) <= MaxReplicas, "Replicas names %d; at most %d are allowed", len(o.Replicas), MaxReplicas)
+	for _, replica := range o.Replicas {
+		u, err := url.Parse(replica)
+		check(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && !strings.ContainsAny(replica, "?#"),
+			"Replicas: %q is not a URL such as http://host:8080", replica)
+	}
 	return errors.Join(errs...)
 }

@@ -238,6 +238,13 @@ func parseSegments(raw string) (engine.SegmentsOptions, error) {
 	return o, q.err
 }
 
+// parseStatus returns whether replicas are to be asked for theirs.
+func parseStatus(raw string) (replicas bool, err error) {
+	q := parseQuery(raw, "replicas")
+	_, given := q.get("replicas")
+	return q.boolean("replicas") || !given, q.err
+}
+
 func parseCount(raw string) ([]byte, engine.Range, error) {
 	q := parseQuery(raw, "key", "key_b64", "start_seq", "end_seq")
 	key, rng := q.key(), q.sequences()

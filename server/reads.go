@@ -103,7 +103,7 @@ func (s *Server) segments(x *exchange) error {
 }
 
 func segmentMessage(s engine.SegmentInfo) *wire.Segment {
-	m := &wire.Segment{Id: s.ID, StartSeq: s.Start, Sealed: s.Sealed, Records: s.Records, Bytes: s.Bytes}
+	m := &wire.Segment{Id: s.ID, StartSeq: s.Start, Sealed: s.Sealed, Records: s.Records, Bytes: s.Bytes, Runs: uint32(s.Runs)}
 	if !s.Started.IsZero() {
 		m.StartTimeMs = s.Started.UnixMilli()
 	}

@@ -24,7 +24,7 @@ type refusalLog struct {
 	leftOut int  // not logged in this window
 }
 
-// warn logs one refusal, unless there were too many lately.
+// warn logs one denial, unless there were too many lately.
 func (l *refusalLog) warn(attrs ...any) {
 	l.mu.Lock()
 	if !l.running {
@@ -66,7 +66,7 @@ func (x *exchange) refuse(e *apiError) {
 }
 
 // logRefusal logs who was refused. Not what for: keys may be long, and whoever has no token could write into the log.
-func (x *exchange) logRefusal(why refusal) {
+func (x *exchange) logRefusal(why denial) {
 	attrs := []any{"reason", string(why), "method", boundedMethod(x.r.Method), "endpoint", x.endpoint, "remote", x.r.RemoteAddr}
 	switch {
 	case x.token != nil:

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/objstore/mem"
 )
 
@@ -18,10 +19,15 @@ var _ DB = (*engine.Reader)(nil)
 func startReplica(t *testing.T, keys engine.KeyRange) (writer, replica *running) {
 	store := mem.New(mem.Options{})
 	writer = start(t, Options{DB: openDB(t, store, engine.Options{})})
+	return writer, startReplicaOf(t, store, keys)
+}
+
+// startReplicaOf runs a server of a replica of the log in the store.
+func startReplicaOf(t *testing.T, store objstore.Store, keys engine.KeyRange) *running {
 	reader, err := engine.OpenReader(t.Context(), store, engine.ReaderOptions{Keys: keys, PollInterval: time.Millisecond})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, reader.Close(context.Background())) })
-	return writer, start(t, Options{DB: reader})
+	return start(t, Options{DB: reader})
 }
 
 // What is appended is followed at a replica as at the writer.

@@ -7,6 +7,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -62,6 +63,9 @@ type Server struct {
 	metrics *metrics
 	front   *Front
 
+	began    time.Time // when New was called
+	replicas *replicas
+
 	bodies    *budget // of requests
 	responses *budget // and all that reads hold
 	following *following
@@ -93,7 +97,7 @@ func New(o Options) (*Server, error) {
 	}
 	o = o.withDefaults()
 	s := &Server{
-		opts: o, db: o.DB, log: o.Logger, front: o.Front,
+		opts: o, db: o.DB, log: o.Logger, front: o.Front, began: time.Now(),
 		bodies: newBudget(o.InFlightBytes), responses: newBudget(o.ResponseBytes),
 		readTimeout: readTimeout, pieceTimeout: pieceTimeout, drainTimeout: drainTimeout,
 	}
@@ -105,6 +109,7 @@ func New(o Options) (*Server, error) {
 		keepAlive: keepAlive, interval: tendInterval, began: time.Now(),
 	}
 	context.AfterFunc(s.draining, s.following.shutDown)
+	s.replicas = newReplicas(o.Replicas, o.ReplicaTLS)
 	var err error
 	if s.metrics, err = newMetrics(o.Registry, s, o.Store); err != nil {
 		return nil, err
@@ -117,6 +122,7 @@ func New(o Options) (*Server, error) {
 		{endpoint: apiPrefix + "/keys", allow: get, scope: scopeRead, data: true, handle: s.keys},
 		{endpoint: apiPrefix + "/segments", allow: get, scope: scopeRead, allKeys: true, data: true, handle: s.segments},
 		{endpoint: apiPrefix + "/count", allow: get, scope: scopeRead, data: true, handle: s.count},
+		{endpoint: statusPath, allow: get, scope: scopeRead, allKeys: true, handle: s.status},
 		{endpoint: apiPrefix + "/follow", allow: post, scope: scopeRead, data: true, handle: s.follow},
 		{endpoint: cursorsPath, allow: get, scope: scopeRead, data: true, handle: s.consumers},
 		{endpoint: consumerPath, allow: get + ", PUT, DELETE", scope: scopeRead, data: true, handle: withConsumer(s.cursorsOf)},
@@ -152,6 +158,7 @@ func (s *Server) Serve(l net.Listener) error { return s.front.Serve(l) }
 // returns ctx's error. Call it before the DB is closed.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.drain()
+	defer s.replicas.http.CloseIdleConnections()
 	return s.front.shutdown(ctx)
 }
 
@@ -239,16 +246,21 @@ func (s *Server) healthy(x *exchange) error {
 
 // ready answers whether requests should be sent here.
 func (s *Server) ready(x *exchange) error {
-	if s.draining.Err() != nil {
-		return &apiError{status: http.StatusServiceUnavailable, message: "not ready: shutting down"}
-	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), readyTimeout)
 	defer cancel()
-	if err := s.db.Ready(ctx); err != nil {
+	if err := s.readiness(ctx); err != nil {
 		return &apiError{status: http.StatusServiceUnavailable, message: "not ready: " + err.Error()}
 	}
 	x.respond(http.StatusOK, typeText, []byte("OK"))
 	return nil
+}
+
+// readiness returns why requests should not be sent here, or nil.
+func (s *Server) readiness(ctx context.Context) error {
+	if s.draining.Err() != nil {
+		return errors.New("shutting down")
+	}
+	return s.db.Ready(ctx)
 }
 
 var (

@@ -51,6 +51,7 @@ type testDB struct {
 
 	err   error
 	notOK error
+	waits bool // for the store, to know whether it is ready
 }
 
 func (d *testDB) Append(ctx context.Context, recs []engine.Record, o engine.AppendOptions) (engine.AppendResult, error) {
@@ -112,6 +113,10 @@ func (d *testDB) Err() error {
 func (d *testDB) Ready(ctx context.Context) error {
 	if d.notOK != nil {
 		return d.notOK
+	}
+	if d.waits {
+		<-ctx.Done()
+		return ctx.Err()
 	}
 	return d.DB.Ready(ctx)
 }
@@ -269,10 +274,10 @@ func TestRoutes(t *testing.T) {
 		{get, "/api/v1/log/keys?end_segment=0", "", 200, ok + `"keys":[]}`},
 		{get, "/api/v1/log/keys?start_segment=1&end_segment=2&limit=100", "", 200, ok + `"keys":[{"key":""},{"key":"aw=="},{"key":"/w=="}]}`},
 		// Segments.
-		{get, "/api/v1/log/segments", "", 200, ok + `"segments":[{"id":1,"startSeq":0,"startTimeMs":1700000000000,"sealed":false,"records":4,"bytes":9}]}`},
+		{get, "/api/v1/log/segments", "", 200, ok + `"segments":[{"id":1,"startSeq":0,"startTimeMs":1700000000000,"sealed":false,"records":4,"bytes":9,"runs":0}]}`},
 		{get, "/api/v1/log/segments?after=1", "", 200, ok + `"segments":[]}`},
 		{get, "/api/v1/log/segments?start_seq=0&end_seq=0", "", 200, ok + `"segments":[]}`},
-		{get, "/api/v1/log/segments?limit=1&start_seq=3", "", 200, ok + `"segments":[{"id":1,"startSeq":0,"startTimeMs":1700000000000,"sealed":false,"records":4,"bytes":9}]}`},
+		{get, "/api/v1/log/segments?limit=1&start_seq=3", "", 200, ok + `"segments":[{"id":1,"startSeq":0,"startTimeMs":1700000000000,"sealed":false,"records":4,"bytes":9,"runs":0}]}`},
 	}
 	overBoth(t, func(t *testing.T, http2 bool) {
 		r := start(t, Options{}).speak(http2)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -160,8 +161,8 @@ func (st *stream) release() { st.x.settle(0) }
 // deliver sends records. They are encoded at once, so that a client that takes them
 // slowly keeps nothing of the log alive, and their encoding is counted as a response.
 func (st *stream) deliver(recs []engine.Record) error {
-	for len(recs) > 0 && recs[0].Timestamp < st.since {
-		recs = recs[1:] // timestamps never fall
+	if st.since > 0 { // those of one key never fall, but there may be many
+		recs = slices.DeleteFunc(recs, func(r engine.Record) bool { return r.Timestamp < st.since })
 	}
 	if len(recs) == 0 {
 		return nil

@@ -44,7 +44,7 @@ type surfaceRequest struct {
 
 var surfaceRoutes = []string{
 	appendEndpoint, apiPrefix + "/scan", apiPrefix + "/keys", apiPrefix + "/segments", apiPrefix + "/count", apiPrefix + "/follow",
-	cursorsPath, cursorsPath + "/", healthyPath, readyPath, "/metrics", apiPrefix, "/",
+	cursorsPath, cursorsPath + "/", healthyPath, readyPath, "/metrics", apiPrefix, "/", statusPath,
 }
 
 var surfaceMethods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "get", "M-SEARCH"}
@@ -92,6 +92,7 @@ func surfaceSeeds() []surfaceRequest {
 		{4, get, "", "key=&start_seq=1&end_seq=2", protobuf, nil, false, false},
 		{5, post, "", "", lines, []byte(`{"streams":[{"key":"aw==","startSeq":1}],"prefixes":[{"prefix":""}],"consumer":"c"}`), false, false},
 		{5, post, "", "", "", []byte(`{"streams":[{"key":"aw=="}],"consumer":"c"}`), true, false},
+		{5, post, "", "", lines, []byte(`{"prefixes":[{"prefix":""}],"sinceMs":1700000000000,"fromNow":true}`), false, false},
 		{6, get, "", "limit=1&after=b", "", nil, false, false},
 		{7, get, "c", "limit=1&after_b64=aw", "", nil, false, false},
 		{7, get, "c%20d", "key=k&key_b64=aw&key=", protobuf, nil, false, false},
@@ -113,6 +114,8 @@ func surfaceSeeds() []surfaceRequest {
 		{9, get, "", "", "", nil, false, true},
 		{11, get, "/", "%zz", "", nil, false, false},
 		{12, get, "api/v1//log", "", "", nil, false, false},
+		{13, get, "", "", "Accept: application/protobuf\n", nil, false, false},
+		{13, head, "", "replicas=false", "", nil, false, true},
 	}
 }
 
@@ -263,6 +266,10 @@ func requireSuccess(t *testing.T, s *Server, req *http.Request, w *httptest.Resp
 	}
 	require.NotNil(t, rt, "an answer of no route")
 	require.True(t, rt.allows(req.Method))
+	if rt.endpoint == statusPath {
+		requireStatus(t, req, w)
+		return
+	}
 	make, known := surfaceMessages[rt.endpoint]
 	if !known {
 		require.Contains(t, w.Header().Get("Content-Type"), "text/plain")
@@ -290,6 +297,17 @@ func requireSuccess(t *testing.T, s *Server, req *http.Request, w *httptest.Resp
 	if rt.endpoint == appendEndpoint {
 		require.True(t, appended == 0 || appended == m.RecordsAppended, "a repeat appends nothing")
 	}
+}
+
+// requireStatus wants the status, which is JSON whatever was asked for.
+func requireStatus(t *testing.T, req *http.Request, w *httptest.ResponseRecorder) {
+	require.Equal(t, wire.TypeJSON, w.Header().Get("Content-Type"))
+	if req.Method == http.MethodHead {
+		return
+	}
+	st, err := wire.ParseLogStatus(w.Body.Bytes())
+	require.NoError(t, err)
+	require.True(t, st.Ready, st.Reason)
 }
 
 // requireStream wants whole objects or events, none of which says that following failed.

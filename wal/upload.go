@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/trace"
 )
 
 const (
@@ -49,6 +50,17 @@ type call struct {
 	began   time.Duration
 }
 
+// describe tells what is uploaded. It reads nothing that changes.
+func (up *upload) describe(span trace.Span, try int) {
+	var h rawHeader
+	h.unmarshal(up.body)
+	span.Int("wal_object", int64(up.id))
+	span.Int("try", int64(try))
+	span.Int("entries", int64(h.entries)) // batches, and changes of cursors
+	span.Int("records", int64(h.End-h.First))
+	span.Int("bytes", int64(len(up.body)))
+}
+
 // startUploads starts waiting uploads while the window has room. mu is held.
 func (u *Uploader) startUploads() {
 	for u.started < len(u.uploads) && u.running < u.opts.InFlight {
@@ -69,8 +81,14 @@ func (u *Uploader) put(up *upload) {
 	up.sent++
 	u.stats.Puts++
 	u.stats.Bytes += uint64(len(up.body))
+	try := up.sent
 	c := u.begin("wal put", up, func(ctx context.Context, c *call) {
+		ctx, span := trace.Begin(u.opts.Tracer, ctx, trace.WALPut)
 		res, err := u.opts.Store.Put(ctx, up.name, up.body, objstore.PutOptions{IfAbsent: true, SinglePart: true})
+		if span.Wanted() {
+			up.describe(span, try)
+		}
+		span.End(err)
 		u.putDone(up, c, res, err)
 	})
 	up.puts = append(up.puts, c)

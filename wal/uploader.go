@@ -8,6 +8,7 @@ import (
 
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/trace"
 )
 
 // Defaults of UploaderOptions.
@@ -50,6 +51,9 @@ type UploaderOptions struct {
 	// OnSpace, if not nil, is called when objects have landed and all that can be reported durable has been:
 	// CanSubmit may have become true.
 	OnSpace func()
+
+	// Tracer, if not nil, is told of every PUT.
+	Tracer trace.Tracer
 }
 
 // Durable says that an object, and every one before it, is in the store.

@@ -105,6 +105,8 @@ func appendSegments(dst []byte, m *SegmentsResponse) []byte {
 		dst = strconv.AppendUint(dst, s.Records, 10)
 		dst = append(dst, `,"bytes":`...)
 		dst = strconv.AppendUint(dst, s.Bytes, 10)
+		dst = append(dst, `,"runs":`...)
+		dst = strconv.AppendUint(dst, uint64(s.Runs), 10)
 		dst = append(dst, '}')
 	}
 	return append(dst, ']')

@@ -51,10 +51,10 @@ func TestJSONGolden(t *testing.T) {
 		{&KeysResponse{Status: StatusSuccess, Keys: []*Key{{}}, NextKey: []byte{}}, `{"status":"success","keys":[{"key":""}],"nextKey":""}`},
 		{&SegmentsResponse{Status: StatusSuccess}, `{"status":"success","segments":[]}`},
 		{&SegmentsResponse{Status: StatusSuccess, Segments: []*Segment{
-			{Id: 1, LastId: proto.Uint32(3), StartTimeMs: -5, EndSeq: proto.Uint64(7), Sealed: true, Records: 7, Bytes: 9}, {Id: 2, StartSeq: 7}}},
+			{Id: 1, LastId: proto.Uint32(3), StartTimeMs: -5, EndSeq: proto.Uint64(7), Sealed: true, Records: 7, Bytes: 9, Runs: 3}, {Id: 2, StartSeq: 7}}},
 			`{"status":"success","segments":[` +
-				`{"id":1,"lastId":3,"startSeq":0,"startTimeMs":-5,"endSeq":7,"sealed":true,"records":7,"bytes":9},` +
-				`{"id":2,"startSeq":7,"startTimeMs":0,"sealed":false,"records":0,"bytes":0}]}`},
+				`{"id":1,"lastId":3,"startSeq":0,"startTimeMs":-5,"endSeq":7,"sealed":true,"records":7,"bytes":9,"runs":3},` +
+				`{"id":2,"startSeq":7,"startTimeMs":0,"sealed":false,"records":0,"bytes":0,"runs":0}]}`},
 		{&CountResponse{Status: StatusSuccess}, `{"status":"success","count":0}`},
 		{&CursorsResponse{Status: StatusSuccess}, `{"status":"success","cursors":[]}`},
 		{&CursorsResponse{Status: StatusSuccess, Cursors: []*Cursor{{}, {Key: []byte("a"), NextSequence: 1<<64 - 1}}, NextKey: []byte{}},

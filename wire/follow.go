@@ -17,11 +17,18 @@ const (
 	TypeLines  = "application/x-ndjson"
 )
 
+// HeaderFrontier is the header of an answer to POST /follow that tells the frontier when it began: where
+// streams begin that follow from now.
+const HeaderFrontier = "Annals-Frontier"
+
 // FollowBody is a decoded request of POST /follow.
 type FollowBody struct {
 	Streams  []FollowStream
 	Prefixes []FollowStream
 	Consumer *string // nil: none
+	Start    uint64  // of what has no start of its own, and no stored cursor
+	FromNow  bool    // instead of Start: the frontier
+	SinceMs  uint64  // records with lower timestamps are left out
 }
 
 // FollowStream is one key, or the keys with one prefix, to follow.
@@ -52,6 +59,8 @@ func FollowMemory(n int64, most int) int64 {
 // maxKey bytes at most. The keys are in memory of the body's own, in one piece.
 func ParseFollowBody(data []byte, most, maxKey int) (*FollowBody, error) {
 	b := new(FollowBody)
+	var start, since *uint64
+	var now *bool
 	r := jsonReader{
 		dec:   jsontext.NewDecoder(bytes.NewBuffer(data)),
 		arena: make([]byte, 0, base64.RawStdEncoding.DecodedLen(len(data))),
@@ -82,15 +91,30 @@ func ParseFollowBody(data []byte, most, maxKey int) (*FollowBody, error) {
 			return streams(&b.Prefixes, "prefixes", "prefix")
 		case "consumer":
 			return r.text(&b.Consumer)
+		case "startSeq":
+			return r.number(&start)
+		case "fromNow":
+			return r.boolean(&now)
+		case "sinceMs":
+			return r.number(&since)
 		}
 		return r.dec.SkipValue()
 	})
 	if err == nil {
 		err = r.end()
 	}
+	if start != nil {
+		b.Start = *start
+	}
+	if since != nil {
+		b.SinceMs = *since
+	}
+	b.FromNow = now != nil && *now
 	switch {
 	case err != nil:
 		return nil, jsonError(err)
+	case b.FromNow && start != nil:
+		return nil, errors.New("startSeq and fromNow exclude each other")
 	case len(b.Streams)+len(b.Prefixes) == 0:
 		return nil, errors.New("streams or prefixes are required")
 	}
@@ -154,6 +178,17 @@ func (b *FollowBody) AppendJSON(dst []byte) []byte {
 	if b.Consumer != nil {
 		dst = append(dst, `,"consumer":`...)
 		dst = appendString(dst, *b.Consumer)
+	}
+	if b.Start > 0 {
+		dst = append(dst, `,"startSeq":`...)
+		dst = strconv.AppendUint(dst, b.Start, 10)
+	}
+	if b.FromNow {
+		dst = append(dst, `,"fromNow":true`...)
+	}
+	if b.SinceMs > 0 {
+		dst = append(dst, `,"sinceMs":`...)
+		dst = strconv.AppendUint(dst, b.SinceMs, 10)
 	}
 	return append(dst, '}')
 }

@@ -21,6 +21,10 @@ func TestParseFollowBody(t *testing.T) {
 			FollowBody{Streams: []FollowStream{{Key: []byte("k"), Given: true}, {Key: []byte("k")}}}},
 		{`{"prefixes":[{"startSeq":18446744073709551615,"prefix":"aw","key":7}],"consumer":"c"}`,
 			FollowBody{Prefixes: []FollowStream{{Key: []byte("k"), Start: 1<<64 - 1, Given: true}}, Consumer: &consumer}},
+		{`{"startSeq":7,"sinceMs":1700000000000,"streams":[{"key":"aw","sinceMs":"ignored"}],"fromNow":false}`,
+			FollowBody{Streams: []FollowStream{{Key: []byte("k")}}, Start: 7, SinceMs: 1700000000000}},
+		{`{"fromNow":true,"streams":[{"key":"aw"}],"startSeq":null,"sinceMs":null}`,
+			FollowBody{Streams: []FollowStream{{Key: []byte("k")}}, FromNow: true}},
 	} {
 		got, err := ParseFollowBody([]byte(c.body), 2, 1)
 		require.NoError(t, err, c.body)
@@ -52,6 +56,9 @@ func TestParseFollowBodyRefuses(t *testing.T) {
 		`{"streams":[{"key":"aw"}],"streams":[]}`:                                      "repeated field",
 		`{"streams":[{"key":"aw"}]}{}`:                                                 "more than one JSON value",
 		`{"streams":[{"key":"aw"}],"consumer":1}`:                                      "/consumer: a string is expected, not a number",
+		`{"streams":[{"key":"aw"}],"fromNow":1}`:                                       "/fromNow: true or false is expected, not a number",
+		`{"streams":[{"key":"aw"}],"sinceMs":-1}`:                                      "/sinceMs: an integer from 0 to 2^64-1 is expected",
+		`{"streams":[{"key":"aw"}],"startSeq":0,"fromNow":true}`:                       "startSeq and fromNow exclude each other",
 		`{"streams":[{"key":"aw"}]`:                                                    "unexpected EOF",
 		`{"streams":[{"key":"a"},{"key":"aw"}`:                                         "not base64",
 		`{"streams":[` + strings.Repeat(`{"key":""},`, 3) + `{"key":""}]}`:             "more than 3 streams and prefixes",
@@ -95,6 +102,10 @@ func drawFollow(t *rapid.T) *FollowBody {
 		c := rapid.StringN(0, 8, 8).Draw(t, "consumer")
 		b.Consumer = &c
 	}
+	if b.FromNow = rapid.Bool().Draw(t, "from now"); !b.FromNow {
+		b.Start = rapid.Uint64().Draw(t, "default start")
+	}
+	b.SinceMs = rapid.Uint64().Draw(t, "since")
 	return b
 }
 
@@ -108,6 +119,7 @@ func TestFollowBodyRoundTrip(t *testing.T) {
 		}
 		require.NoError(t, err)
 		require.Equal(t, b.Consumer, got.Consumer)
+		require.Equal(t, []any{b.Start, b.FromNow, b.SinceMs}, []any{got.Start, got.FromNow, got.SinceMs})
 		requireEqualStreams(t, b.Streams, got.Streams)
 		requireEqualStreams(t, b.Prefixes, got.Prefixes)
 	})
@@ -123,6 +135,7 @@ func requireEqualStreams(t require.TestingT, want, got []FollowStream) {
 func FuzzFollowBody(f *testing.F) {
 	for _, s := range []string{
 		`{"streams":[{"key":"aw==","startSeq":3},{"key":""}],"prefixes":[{"prefix":"aw"}],"consumer":"c"}`,
+		`{"streams":[{"key":"aw"}],"startSeq":3,"fromNow":false,"sinceMs":5}`, `{"streams":[{"key":"aw"}],"fromNow":true}`,
 		`{"streams":[{"key":"\/\/8\u003d"}],"x":[[[{}]]]}`, `{"streams":[{"key":"aw","key":"aw"}]}`, `{"prefixes":[`, `[]`, `{}{}`, ``,
 	} {
 		f.Add([]byte(s))

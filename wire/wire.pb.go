@@ -530,6 +530,7 @@ type Segment struct {
 	Bytes   uint64  `protobuf:"varint,103,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// Of the newest segment that was merged into it; absent if none was.
 	LastId        *uint32 `protobuf:"varint,104,opt,name=last_id,json=lastId,proto3,oneof" json:"last_id,omitempty"`
+	Runs          uint32  `protobuf:"varint,105,opt,name=runs,proto3" json:"runs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -616,6 +617,13 @@ func (x *Segment) GetBytes() uint64 {
 func (x *Segment) GetLastId() uint32 {
 	if x != nil && x.LastId != nil {
 		return *x.LastId
+	}
+	return 0
+}
+
+func (x *Segment) GetRuns() uint32 {
+	if x != nil {
+		return x.Runs
 	}
 	return 0
 }
@@ -1084,7 +1092,7 @@ const file_wire_wire_proto_rawDesc = "" +
 	"\x06status\x18\x01 \x01(\tR\x06status\x12'\n" +
 	"\x04keys\x18\x02 \x03(\v2\x13.annals.wire.v1.KeyR\x04keys\x12\x1e\n" +
 	"\bnext_key\x18d \x01(\fH\x00R\anextKey\x88\x01\x01B\v\n" +
-	"\t_next_key\"\xf6\x01\n" +
+	"\t_next_key\"\x8a\x02\n" +
 	"\aSegment\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\rR\x02id\x12\x1b\n" +
 	"\tstart_seq\x18\x02 \x01(\x04R\bstartSeq\x12\"\n" +
@@ -1093,7 +1101,8 @@ const file_wire_wire_proto_rawDesc = "" +
 	"\x06sealed\x18e \x01(\bR\x06sealed\x12\x18\n" +
 	"\arecords\x18f \x01(\x04R\arecords\x12\x14\n" +
 	"\x05bytes\x18g \x01(\x04R\x05bytes\x12\x1c\n" +
-	"\alast_id\x18h \x01(\rH\x01R\x06lastId\x88\x01\x01B\n" +
+	"\alast_id\x18h \x01(\rH\x01R\x06lastId\x88\x01\x01\x12\x12\n" +
+	"\x04runs\x18i \x01(\rR\x04runsB\n" +
 	"\n" +
 	"\b_end_seqB\n" +
 	"\n" +

@@ -36,12 +36,9 @@ producer. Give each load a name of its own, or go on with the number behind the 
 Exit statuses: 0 all lines acknowledged; 1 stopped, and every line behind the acknowledged ones was not
 appended; 2 bad flags; 3 stopped, and it is unknown whether the last batch was appended.`
 
-// defaultServer is where "annals serve" listens by default.
-const defaultServer = "http://127.0.0.1:8080"
-
 type appendConfig struct {
 	file         string
-	server       string
+	connection   connection
 	skip         uint64
 	batchRecords uint64
 	batchBytes   int64
@@ -55,7 +52,7 @@ func newAppend(p *process) *cobra.Command {
 	cmd := &cobra.Command{Use: "append [flags]", Short: "Load newline-delimited JSON through a server", Long: appendLong}
 	define := func(s *settings) {
 		addFlag(s, "file", "path", "-", &c.file, parseText, "what to load; - is standard input")
-		addServerFlag(s, &c.server)
+		addConnectionFlags(s, &c.connection)
 		addFlag(s, "skip", "lines", "0", &c.skip, parseCount(0, math.MaxUint64),
 			"lines at the beginning of the input that are passed over, because an earlier load had them acknowledged")
 		addFlag(s, "batch-records", "count", "1000", &c.batchRecords, parseCount(1, 1_000_000),
@@ -90,12 +87,6 @@ func parseProducer(text string) (string, error) {
 func parseExpected(text string) (*uint64, error) {
 	n, err := parseCount(0, math.MaxUint64)(text)
 	return &n, err
-}
-
-// addServerFlag adds the flag of the commands that speak to a server.
-func addServerFlag(s *settings, target *string) {
-	addFlag(s, "server", "url", defaultServer, target, parseServer, "the server's base URL; also "+variableOf("server"))
-	s.withVariable("server")
 }
 
 func load(p *process, c appendConfig) error {

@@ -23,7 +23,8 @@ doing is done again by the next one. It logs the requests and bytes that it took
 Its memory stays near 256 MiB, plus twice the largest value, however large a segment is. The environment variable
 GOMEMLIMIT replaces that figure: it is where Go's garbage collector begins to work harder.
 
---segment-bytes and --retention should be those of the server.`
+--segment-bytes and --retention should be those of the server. As with serve every flag is also a variable,
+ANNALS_SEGMENT_BYTES, and a line of the YAML file that --config names.`
 
 // compactMemory is the process's soft limit: the records that are merged are garbage at once, so
 // the collector could let the heap grow to twice what is in use, for nothing.
@@ -46,9 +47,8 @@ func newCompact(p *process) *cobra.Command {
 		addFlag(s, "retention", "duration", "", &c.options.Retention, parseDuration,
 			"a merged segment spans at most a tenth of it; nothing is dropped here (default none: 31 days)")
 		addLogFlags(s, &c.logLevel, &c.logFormat)
-		for _, name := range []string{"segment-bytes", "retention", "log-level", "log-format"} {
-			s.withVariable(name)
-		}
+		addConfigFlags(s)
+		s.withVariables()
 	}
 	check := func(s *settings) {
 		if c.options.Retention > 0 && c.options.Retention < time.Second {

@@ -43,10 +43,10 @@ func newCursors(p *process) *cobra.Command {
 
 // cursorsConfig is what the flags of all these commands say.
 type cursorsConfig struct {
-	server string
-	json   bool
-	force  bool
-	all    bool
+	connection
+	json  bool
+	force bool
+	all   bool
 }
 
 // cursorsCommand builds one of them. do gets a client, whose calls the context
@@ -54,14 +54,14 @@ type cursorsConfig struct {
 func cursorsCommand(p *process, c *cursorsConfig, cmd *cobra.Command, arguments []string, define func(*settings),
 	check func(*settings, []string), do func(ctx context.Context, api *client.Client, out *bufio.Writer, args []string) error) *cobra.Command {
 	withServer := func(s *settings) {
-		addServerFlag(s, &c.server)
+		addConnectionFlags(s, &c.connection)
 		define(s)
 	}
 	return newCommand(p, cmd, arguments, withServer, func(*settings) {}, func(s *settings, args []string) error {
 		if check(s, args); len(s.faults) > 0 {
 			return &usageError{s.faults}
 		}
-		api, err := client.New(c.server, client.Options{})
+		api, err := c.client()
 		if err != nil {
 			return failf("%w", err)
 		}

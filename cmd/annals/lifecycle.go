@@ -25,9 +25,6 @@ const fencedDrain = 2 * time.Second
 // wrong is one line of the log; the error carries the exit status only.
 func serve(p *process, c serveConfig) error {
 	log := newLogger(p.stderr, c.logLevel, c.logFormat)
-	if len(c.unread) > 0 {
-		log.Warn("environment variables look like annals's and are not", "names", strings.Join(c.unread, " "))
-	}
 	ctx, done := stopOnSignal(log)
 	defer done()
 	err := runServer(ctx, log, c)
@@ -100,6 +97,8 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	options.Logger = log
 	options.Front = front
 	options.Store = store
+	options.Version = version()
+	c.status.options(&options)
 	srv, err := server.New(options)
 	if err != nil {
 		front.Close()

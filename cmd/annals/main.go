@@ -39,6 +39,8 @@ type process struct {
 	stdin   io.Reader
 	stdout  io.Writer
 	stderr  io.Writer
+
+	variables variableNames // that any command reads; newRoot fills it
 }
 
 // exitError ends the process with a status and one line on stderr. With a nil
@@ -63,7 +65,7 @@ func failf(format string, args ...any) error {
 }
 
 func main() {
-	os.Exit(run(&process{os.Args[1:], os.Environ(), os.Stdin, os.Stdout, os.Stderr}))
+	os.Exit(run(&process{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}))
 }
 
 // run executes one command line and returns the exit status.
@@ -90,6 +92,7 @@ func run(p *process) int {
 }
 
 func newRoot(p *process) *cobra.Command {
+	p.variables = make(variableNames)
 	root := &cobra.Command{
 		Use:   "annals",
 		Short: "A log database on object storage in which every key is its own ordered stream",
@@ -105,6 +108,6 @@ func newRoot(p *process) *cobra.Command {
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
-	root.AddCommand(newServe(p), newAppend(p), newScan(p), newCursors(p), newInspect(p), newCheck(p), newCompact(p), newBench(p), newVersion(p))
+	root.AddCommand(newServe(p), newAppend(p), newScan(p), newCursors(p), newInspect(p), newCheck(p), newCompact(p), newBench(p), newVersion(p), newCompletion(p))
 	return root
 }

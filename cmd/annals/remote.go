@@ -11,7 +11,7 @@ import (
 
 // newOutlet returns an outlet that sends batches to a server and returns when they are durable.
 func newOutlet(config appendConfig) (outlet, error) {
-	c, err := client.New(config.server, client.Options{})
+	c, err := config.connection.client()
 	if err != nil {
 		return outlet{}, err
 	}
@@ -77,12 +77,8 @@ func sortError(err error) error {
 	return refused
 }
 
-// newPageFunc returns a function that reads pages from a server.
-func newPageFunc(server string) (pageFunc, error) {
-	c, err := client.New(server, client.Options{})
-	if err != nil {
-		return nil, err
-	}
+// newPageFunc returns a function that reads pages through a client.
+func newPageFunc(c *client.Client) pageFunc {
 	return func(ctx context.Context, q pageRequest) ([]scanned, uint64, error) {
 		ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
@@ -97,5 +93,5 @@ func newPageFunc(server string) (pageFunc, error) {
 			records[i] = scanned{v.Sequence, v.Timestamp, v.Value}
 		}
 		return records, page.Next, nil
-	}, nil
+	}
 }

@@ -49,7 +49,7 @@ func TestAppendAnswers(t *testing.T) {
 				fmt.Fprint(w, "}")
 			}))
 			defer s.Close()
-			to, err := newOutlet(appendConfig{server: s.URL})
+			to, err := newOutlet(appendConfig{connection: connection{server: s.URL}})
 			require.NoError(t, err)
 			err = to.send(t.Context(), []entry{{1, []byte("k"), []byte("v")}})
 			require.ErrorContains(t, err, "as told")
@@ -72,7 +72,7 @@ func TestAppendAnswers(t *testing.T) {
 func TestAppendConnections(t *testing.T) {
 	// A connection that breaks behind the request leaves the outcome unknown.
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
-	to, err := newOutlet(appendConfig{server: s.URL})
+	to, err := newOutlet(appendConfig{connection: connection{server: s.URL}})
 	require.NoError(t, err)
 	batch := []entry{{1, []byte("k"), []byte("v")}}
 	err = to.send(t.Context(), batch)
@@ -82,7 +82,7 @@ func TestAppendConnections(t *testing.T) {
 	s.Close()
 
 	// One that was never made does not, and is not waited for.
-	to, err = newOutlet(appendConfig{server: "http://" + freeAddress(t)})
+	to, err = newOutlet(appendConfig{connection: connection{server: "http://" + freeAddress(t)}})
 	require.NoError(t, err)
 	require.ErrorAs(t, to.send(t.Context(), batch), &e)
 	require.False(t, e.retry)
@@ -108,7 +108,7 @@ func TestAppendsOnConditionAndNumbered(t *testing.T) {
 	}))
 	defer s.Close()
 	expected := uint64(9)
-	to, err := newOutlet(appendConfig{server: s.URL, producer: "p", producerSeq: 5, expectNext: &expected})
+	to, err := newOutlet(appendConfig{connection: connection{server: s.URL}, producer: "p", producerSeq: 5, expectNext: &expected})
 	require.NoError(t, err)
 	batch := []entry{{1, []byte("k"), []byte("v")}, {2, []byte("l"), nil}, {3, []byte("k"), nil}}
 	require.NoError(t, to.send(t.Context(), batch))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,11 +62,25 @@ var notOfReplicas = []struct{ flag, why string }{
 	{"segment-interval", writersWork}, {"segment-bytes", writersWork}, {"segment-min-bytes", writersWork},
 	{"compaction", writersWork}, {"retention", writersWork}, {"retention-bytes", writersWork}, {"retention-check-interval", writersWork},
 	{"gc-interval", writersWork}, {"gc-grace", writersWork},
+	{"replicas", "the log's writer tells of its replicas"}, {"replicas-ca", "the log's writer tells of its replicas"},
 	{"max-producers", writersState}, {"max-state-bytes", writersState}, {"forget-lost-state", writersState},
 }
 
 // ofReplicas are the flags that only a replica has.
 var ofReplicas = []string{"key-range", "poll-interval", "tail-bytes"}
+
+// unused reports whether a flag says nothing to a server of this sort.
+func (c *replicaConfig) unused(flag string) bool {
+	if !c.on {
+		return slices.Contains(ofReplicas, flag)
+	}
+	for _, f := range notOfReplicas {
+		if f.flag == flag {
+			return true
+		}
+	}
+	return false
+}
 
 // check reports flags that make no sense for what the server is.
 func (c *replicaConfig) check(s *settings, store *storeURL) {

@@ -38,7 +38,7 @@ const (
 )
 
 type scanConfig struct {
-	server   string
+	connection
 	json     bool
 	from, to uint64
 	last     uint64
@@ -69,7 +69,7 @@ func newScan(p *process) *cobra.Command {
 	var c scanConfig
 	cmd := &cobra.Command{Use: "scan [flags] KEY", Short: "Print the records of one key", Long: scanLong}
 	define := func(s *settings) {
-		addServerFlag(s, &c.server)
+		addConnectionFlags(s, &c.connection)
 		s.flags.BoolVar(&c.json, "json", false, "print one JSON object a line instead of the bare values")
 		addFlag(s, "from", "sequence", "0", &c.from, parseCount(0, math.MaxUint64), "start at this sequence")
 		addFlag(s, "to", "sequence", "", &c.to, parseCount(0, math.MaxUint64), "stop before this sequence (default: none)")
@@ -93,15 +93,15 @@ func newScan(p *process) *cobra.Command {
 		}
 	}
 	return newCommand(p, cmd, []string{"KEY"}, define, check, func(_ *settings, args []string) error {
-		read, err := newPageFunc(c.server)
+		api, err := c.client()
 		if err != nil {
 			return failf("%w", err)
 		}
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
-		next, left, err := scanPages(ctx, p.stdout, read, []byte(args[0]), c)
+		next, left, err := scanPages(ctx, p.stdout, newPageFunc(api), []byte(args[0]), c)
 		if err == nil && c.follow && left > 0 {
-			err = follow(ctx, p, []byte(args[0]), next, left, c)
+			err = follow(ctx, p, api, []byte(args[0]), next, left, c)
 		}
 		if err != nil {
 			return failf("%w", err)
@@ -148,11 +148,7 @@ func scanPages(ctx context.Context, w io.Writer, read pageFunc, key []byte, c sc
 
 // follow prints at most left records from a sequence on as they come, until it is
 // interrupted.
-func follow(ctx context.Context, p *process, key []byte, from, left uint64, c scanConfig) error {
-	api, err := client.New(c.server, client.Options{})
-	if err != nil {
-		return err
-	}
+func follow(ctx context.Context, p *process, api *client.Client, key []byte, from, left uint64, c scanConfig) error {
 	out := bufio.NewWriterSize(p.stdout, outputBufferBytes)
 	f := api.Follow(ctx, client.FollowOptions{OnRetry: func(err error, wait time.Duration) {
 		fmt.Fprintf(p.stderr, "annals scan: %v; trying again in %v\n", err, wait.Round(time.Millisecond))

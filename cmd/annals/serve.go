@@ -15,8 +15,9 @@ import (
 
 const serveLong = `Runs the server: the writer of one log, or with --replica one of any number of replicas that read it, and its HTTP API.
 
-Every flag is also an environment variable: --flush-interval is ANNALS_FLUSH_INTERVAL. A flag beats its
-variable, and an empty variable counts as unset. Sizes read 64MiB, durations 100ms.
+Every flag is also an environment variable: --flush-interval is ANNALS_FLUSH_INTERVAL; and a line of the YAML file
+that --config names: "flush-interval: 100ms". A flag beats its variable, and that beats the file. An empty variable
+counts as unset. Names that are not known are faults. Sizes read 64MiB, durations 100ms.
 
 The whole form of an S3 store is s3://BUCKET/PREFIX?endpoint=URL&region=R&path_style=true, of which everything
 behind the bucket may be left out. Credentials come from the AWS environment variables, files and roles.
@@ -32,13 +33,13 @@ type serveConfig struct {
 	store           storeURL
 	engine          engine.Options
 	replica         replicaConfig
+	status          statusConfig
 	bodyLimit       int64
 	appendTimeout   time.Duration
 	maxFollowers    int
 	shutdownTimeout time.Duration
 	logLevel        slog.Level
 	logFormat       string
-	unread          []string // variables that look like ours and are not
 }
 
 var durability = parseChoice([]string{"durable", "memory"}, []engine.Durability{engine.Durable, engine.Memory})
@@ -46,8 +47,7 @@ var durability = parseChoice([]string{"durable", "memory"}, []engine.Durability{
 func newServe(p *process) *cobra.Command {
 	var c serveConfig
 	cmd := &cobra.Command{Use: "serve [flags]", Short: "Run the server", Long: serveLong}
-	return newCommand(p, cmd, nil, c.define, c.check, func(s *settings, _ []string) error {
-		c.unread = s.unread
+	return newCommand(p, cmd, nil, c.define, c.check, func(*settings, []string) error {
 		return serve(p, c)
 	})
 }
@@ -60,10 +60,11 @@ func (c *serveConfig) define(s *settings) {
 	c.addAgingFlags(s)
 	c.addLimitFlags(s)
 	c.replica.addFlags(s)
+	c.status.addFlags(s)
 	c.addProcessFlags(s)
-	for _, name := range s.names() {
-		s.withVariable(name)
-	}
+	addConfigFlags(s)
+	s.withVariables()
+	s.unused = c.replica.unused
 }
 
 func (c *serveConfig) addPlaceFlags(s *settings) {
@@ -210,6 +211,7 @@ func (c *serveConfig) check(s *settings) {
 		s.fault("--disk-cache %s lies in the store's folder %s; give it a folder of its own", folder, c.store.folder)
 	}
 	c.replica.check(s, &c.store)
+	c.status.check(s)
 	if c.replica.on {
 		c.report(s, c.readerOptions().Validate(), c.serverOptions((*engine.Reader)(nil)).Validate())
 		return

@@ -2,19 +2,11 @@ package main
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
-
-// variablePrefix begins the name of every environment variable that annals
-// reads.
-const variablePrefix = "ANNALS_"
-
-// testVariablePrefix begins the variables of the test suite.
-const testVariablePrefix = variablePrefix + "TEST_"
 
 // usageError lists everything that is wrong with a command line at once.
 type usageError struct{ faults []string }
@@ -26,18 +18,24 @@ func (e *usageError) Error() string {
 	return fmt.Sprintf("%d faults:\n  %s", len(e.faults), strings.Join(e.faults, "\n  "))
 }
 
-// settings are the flags and variables of one command. Reading them goes on
-// after a fault, so that all faults are reported at once.
+// settings are the flags of one command, and what sets them: the command line, the environment's variables, and
+// where a command has --config a file. The first of these that names a flag wins. Reading goes on after a fault, so
+// that all faults of all sources are reported at once.
 type settings struct {
 	flags     *pflag.FlagSet
 	variables map[string]*pflag.Flag // by the name of the variable
-	unread    []string               // variables that look like ours and are not
+	known     variableNames          // those of all commands
+	config    string                 // --config, for commands that have it
+	printing  bool                   // --print-config
+	sources   map[string]string      // where a flag's value is from, by its name; none: it is the default
 	faults    []string
+	checks    []func()               // run once all values are known; they may add faults
+	unused    func(flag string) bool // what --print-config leaves out; nil: nothing
 }
 
 func newSettings(flags *pflag.FlagSet) *settings {
 	flags.SortFlags = false
-	return &settings{flags: flags, variables: make(map[string]*pflag.Flag)}
+	return &settings{flags: flags, variables: make(map[string]*pflag.Flag), known: make(variableNames), sources: make(map[string]string)}
 }
 
 // newCommand builds a subcommand. define adds its flags; run gets the positional
@@ -51,16 +49,20 @@ func newCommand(p *process, cmd *cobra.Command, arguments []string, define func(
 	cmd.DisableFlagsInUseLine = true
 	cmd.SetUsageTemplate(usageTemplate)
 	define(s)
+	cmd.ValidArgsFunction = s.complete
+	s.known = p.variables
+	s.known.add(s)
 	cmd.RunE = func(cmd *cobra.Command, raw []string) error {
-		args, help := s.parse(raw)
+		args, help := s.read(raw, p.environ, arguments)
 		if help {
 			return cmd.Help()
 		}
-		s.readVariables(p.environ)
-		s.checkArguments(arguments, args)
 		check(s)
 		if len(s.faults) > 0 {
 			return &usageError{s.faults}
+		}
+		if s.printing {
+			return s.printConfig(p.stdout)
 		}
 		return run(s, args)
 	}
@@ -77,6 +79,20 @@ Flags:
 // fault records something that is wrong with the command line.
 func (s *settings) fault(format string, args ...any) {
 	s.faults = append(s.faults, fmt.Sprintf(format, args...))
+}
+
+// read sets the flags from all sources, and returns the positional arguments, and whether only help is asked for.
+func (s *settings) read(raw, environ, arguments []string) (args []string, help bool) {
+	if args, help = s.parse(raw); help {
+		return args, help
+	}
+	s.readVariables(environ)
+	s.readFile()
+	s.checkArguments(arguments, args)
+	for _, check := range s.checks {
+		check()
+	}
+	return args, false
 }
 
 // parse sets the flags from the command line and returns the positional
@@ -114,7 +130,7 @@ func (s *settings) parseFlag(text string, rest []string) []string {
 	}
 	switch {
 	case flag == nil:
-		s.fault("unknown flag --%s", name)
+		s.fault("unknown flag --%s%s", name, didYouMean("--", name, s.names()))
 	case !given:
 		s.fault("--%s needs a value", name)
 	default:
@@ -123,29 +139,13 @@ func (s *settings) parseFlag(text string, rest []string) []string {
 	return rest
 }
 
+// set sets a flag and remembers by which source.
 func (s *settings) set(flag *pflag.Flag, source, value string) {
 	if err := flag.Value.Set(value); err != nil {
 		s.fault("%s: %s", source, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	flag.Changed = true
-}
-
-// readVariables sets every flag that the command line did not from its
-// variable. An empty variable counts as unset.
-func (s *settings) readVariables(environ []string) {
-	for _, entry := range slices.Sorted(slices.Values(environ)) {
-		name, value, _ := strings.Cut(entry, "=")
-		if !strings.HasPrefix(name, variablePrefix) || strings.HasPrefix(name, testVariablePrefix) || value == "" {
-			continue
-		}
-		flag := s.variables[name]
-		switch {
-		case flag == nil:
-			s.unread = append(s.unread, name)
-		case !flag.Changed:
-			s.set(flag, name, value)
-		}
-	}
+	s.sources[flag.Name] = source
 }
 
 func (s *settings) checkArguments(names, args []string) {
@@ -162,23 +162,13 @@ func (s *settings) checkArguments(names, args []string) {
 	}
 }
 
-// changed reports whether the flag was set, by itself or its variable.
+// changed reports whether the flag was set, by whatever source.
 func (s *settings) changed(name string) bool { return s.flags.Lookup(name).Changed }
 
 // names returns the flags' names in the order in which they were added.
 func (s *settings) names() (names []string) {
 	s.flags.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 	return names
-}
-
-// variableOf is the name of a flag's environment variable.
-func variableOf(flag string) string {
-	return variablePrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
-}
-
-// withVariable lets the flag's variable set it too.
-func (s *settings) withVariable(name string) {
-	s.variables[variableOf(name)] = s.flags.Lookup(name)
 }
 
 // value is a flag whose text is read by a function.
@@ -196,6 +186,12 @@ func (v *value[T]) Set(text string) error {
 	}
 	*v.target, v.text = parsed, text
 	return nil
+}
+
+// accepts reports whether the flag can be set to a text. It stays as it is.
+func (v *value[T]) accepts(text string) bool {
+	_, err := v.parse(text)
+	return err == nil
 }
 
 func (v *value[T]) String() string { return v.text }

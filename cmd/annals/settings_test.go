@@ -19,12 +19,9 @@ func parseServe(t *testing.T, environ []string, args ...string) (serveConfig, []
 	var c serveConfig
 	s := newSettings(pflag.NewFlagSet("serve", pflag.ContinueOnError))
 	c.define(s)
-	rest, help := s.parse(args)
+	_, help := s.read(args, environ, nil)
 	require.False(t, help)
-	s.readVariables(environ)
-	s.checkArguments(nil, rest)
 	c.check(s)
-	c.unread = s.unread
 	return c, s.faults
 }
 
@@ -55,13 +52,12 @@ func TestFlushIntervalSuitsTheStore(t *testing.T) {
 }
 
 func TestVariables(t *testing.T) {
-	environ := []string{"ANNALS_ACK=memory", "ANNALS_SEGMENT_BYTES=1MiB", "ANNALS_LISTEN=", "ANNALS_ACKK=x", "ANNALS_TEST_S3=s3://x", "OTHER=x"}
+	environ := []string{"ANNALS_ACK=memory", "ANNALS_SEGMENT_BYTES=1MiB", "ANNALS_LISTEN=", "ANNALS_TEST_S3=s3://x", "OTHER=x"}
 	c, faults := parseServe(t, environ, "--segment-bytes", "2MiB")
 	require.Empty(t, faults)
 	require.Equal(t, engine.Memory, c.engine.Ack)
 	require.Equal(t, int64(2<<20), c.engine.SegmentBytes, "the flag wins")
 	require.Equal(t, "127.0.0.1:8080", c.listen, "an empty variable is unset")
-	require.Equal(t, []string{"ANNALS_ACKK"}, c.unread)
 
 	_, faults = parseServe(t, []string{"ANNALS_ACK=no"})
 	require.Equal(t, []string{`ANNALS_ACK: "no" is not one of: durable, memory`}, faults)
@@ -133,7 +129,7 @@ func TestReplicaFlags(t *testing.T) {
 // A flag is of a writer or of replicas, or of both: none is forgotten.
 func TestFlagsOfReplicas(t *testing.T) {
 	both := []string{"listen", "store", "cache-bytes", "disk-cache", "disk-cache-bytes", "max-key-bytes", "max-value-bytes", "max-followers",
-		"replica", "shutdown-timeout", "log-level", "log-format"}
+		"replica", "shutdown-timeout", "log-level", "log-format", "config", "print-config"}
 	all := append(append([]string{}, both...), ofReplicas...)
 	for _, f := range notOfReplicas {
 		all = append(all, f.flag)

@@ -99,9 +99,7 @@ func FuzzServeCommandLine(f *testing.F) {
 		var c serveConfig
 		s := newSettings(pflag.NewFlagSet("serve", pflag.ContinueOnError))
 		c.define(s)
-		rest, help := s.parse(strings.Split(args, "\n"))
-		s.readVariables(strings.Split(environ, "\n"))
-		s.checkArguments(nil, rest)
+		_, help := s.read(strings.Split(args, "\n"), strings.Split(environ, "\n"), nil)
 		c.check(s)
 		if help || len(s.faults) > 0 {
 			for _, fault := range s.faults {

@@ -47,6 +47,9 @@ var table = map[string]rule{
 	// Breaks the guards of the others, as text.
 	"internal/mutants": {},
 
+	// What the others tell of what they do; it knows none of them.
+	"trace": {},
+
 	"objstore":           {},
 	"objstore/mem":       {imports: []string{"objstore"}},
 	"objstore/dir":       {imports: []string{"objstore"}},
@@ -57,26 +60,28 @@ var table = map[string]rule{
 	"objstore/fault":       {imports: []string{"objstore"}},
 	"objstore/storetest":   {imports: []string{"objstore"}},
 	// Counts what the process asks of its store, for the server to show.
-	"objstore/metered": {imports: []string{"objstore"}, tests: []string{"objstore/s3"}},
+	"objstore/metered": {imports: []string{"objstore", "trace"}, tests: []string{"objstore/s3"}},
 	// Makes any store as slow as S3, for benchmarks.
 	"objstore/s3sim": {imports: []string{"objstore"}, tests: []string{"objstore/metered", "objstore/s3"}},
 
 	"memtable": {imports: []string{"internal/base"}},
 	"sst":      {imports: []string{"internal/base"}},
-	"wal":      {imports: []string{"internal/base", "objstore"}},
-	"manifest": {imports: []string{"internal/base", "objstore"}},
+	"wal":      {imports: []string{"internal/base", "objstore", "trace"}},
+	"manifest": {imports: []string{"internal/base", "objstore", "trace"}},
 
 	"compaction": {imports: []string{"internal/base", "objstore", "sst", "manifest"}},
 
 	"engine": {
-		imports: []string{"internal/base", "objstore", "memtable", "sst", "wal", "manifest", "compaction", "state"},
+		imports: []string{"internal/base", "objstore", "memtable", "sst", "wal", "manifest", "compaction", "state", "trace"},
 		tests:   []string{"objstore/metered", "objstore/s3sim"},
 	},
 
 	"state": {imports: []string{"internal/base"}},
 
-	"wire":   {},
-	"server": {imports: []string{"internal/base", "objstore", "objstore/metered", "engine", "wire"}, tests: []string{"client", "wal"}},
+	"wire": {},
+	// Tokens, for any server: nothing of HTTP, nothing of logs.
+	"auth":   {},
+	"server": {imports: []string{"internal/base", "objstore", "objstore/metered", "auth", "engine", "trace", "wire"}, tests: []string{"client", "wal"}},
 	"client": {imports: []string{"wire"}, tests: []string{"engine", "server"}},
 
 	// Measures the whole, embedded and over HTTP; the command only defines its flags.
@@ -99,6 +104,7 @@ var libraries = map[string][]string{
 	"github.com/aws/":                    {"objstore/s3"},
 	"github.com/spf13/":                  {"cmd/annals"},
 	"github.com/prometheus/":             {"server"},
+	"go.yaml.in/yaml/":                   {"auth", "cmd/annals"},
 	"github.com/stretchr/testify":        nil,
 	"pgregory.net/rapid":                 nil,
 	"google.golang.org/protobuf/":        {"bench", "compaction", "engine", "manifest", "wire", "server", "client", "fuzz"},

@@ -107,6 +107,21 @@ func (o ObjectID) Name() string {
 	return b.String()
 }
 
+// KindOf says for people what kind of object has a name: LOG, MANIFEST, wal, probe, sst, seg, state, pin, or
+// "other". Only the start of the name is looked at, so that the prefix of a listing has a kind too.
+func KindOf(name string) string {
+	_, rest, ok := cutTree(name)
+	if !ok {
+		rest = name
+	}
+	dir, _, _ := strings.Cut(rest, "/")
+	switch dir {
+	case LogName, "MANIFEST", "wal", "probe", "sst", "seg", "state", "pin":
+		return dir
+	}
+	return "other"
+}
+
 // ParseWALName returns the parts of a WAL object's name, or false if name is
 // not one. It accepts exactly the names that WALName makes.
 func ParseWALName(name string) (tree uint32, epoch, id uint64, ok bool) {

@@ -52,6 +52,16 @@ func TestObjectNames(t *testing.T) {
 	}
 }
 
+func TestKindOf(t *testing.T) {
+	require.Equal(t, []string{"LOG", "MANIFEST", "wal", "wal", "probe", "other", "other", "other"}, []string{
+		KindOf(LogName), KindOf(ManifestName(3)), KindOf(WALName(0, 1, 2)), KindOf(WALPrefix(0)), KindOf(ProbeName(1, testULID)),
+		KindOf(""), KindOf("trees/"), KindOf("trees/00000001/secret/x"),
+	})
+	for kind, want := range map[Kind]string{KindSST: "sst", KindIndex: "seg", KindState: "state", KindPin: "pin"} {
+		require.Equal(t, want, KindOf(ObjectID{Kind: kind, Role: RoleWriter, ULID: testULID}.Name()))
+	}
+}
+
 func TestParseWALName(t *testing.T) {
 	const good = "trees/00000007/wal/00000000000000000002/00000000000000000003"
 	tree, epoch, id, ok := ParseWALName(good)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/annalsdb/annals/objstore"
+	"github.com/annalsdb/annals/trace"
 )
 
 // Options of New. The zero value is ready to use.
@@ -26,6 +27,11 @@ type Options struct {
 	// Elapsed is the clock that calls are measured with: it never goes back, and may
 	// be called from any goroutine. Default: the process's monotonic clock.
 	Elapsed func() time.Duration
+	// Tracer is told of every call that counts. Default nil: nobody is.
+	Tracer trace.Tracer
+	// Kind says what a Tracer is told of the name that a call is about, instead of the name itself, which would be
+	// another one each time. Default nil: nothing.
+	Kind func(name string) string
 }
 
 // Store is an objstore.Store that counts the calls of another one and changes
@@ -36,6 +42,8 @@ type Store struct {
 	aborter uploadAborter   // inner, if it is one
 	sender  objstore.Sender // inner, if it is one
 	elapsed func() time.Duration
+	tracer  trace.Tracer
+	nameOf  func(string) string // Options.Kind
 	meters
 }
 
@@ -48,7 +56,7 @@ var _ objstore.Store = (*Store)(nil)
 
 // New returns a store that counts what is asked of inner through it.
 func New(inner objstore.Store, o Options) *Store {
-	s := &Store{inner: inner, elapsed: o.Elapsed}
+	s := &Store{inner: inner, elapsed: o.Elapsed, tracer: o.Tracer, nameOf: o.Kind}
 	if s.elapsed == nil {
 		start := time.Now()
 		s.elapsed = func() time.Duration { return time.Since(start) }
@@ -64,15 +72,31 @@ type call struct {
 	by    *Requests // of whom the call is, if anybody asked
 	kind  Op
 	began time.Duration
+	span  trace.Span
 }
 
-func (s *Store) begin(ctx context.Context, op Op) call {
+// begin begins a call about an object of this name, which may be "", and returns what the inner store is to be
+// called with.
+func (s *Store) begin(ctx context.Context, op Op, name string) (context.Context, call) {
 	if ctx.Err() != nil {
-		return call{}
+		return ctx, call{}
 	}
 	by, _ := ctx.Value(attribution{}).(*Requests)
 	by.begin(op)
-	return call{op: &s.ops[op], by: by, kind: op, began: s.elapsed()}
+	c := call{op: &s.ops[op], by: by, kind: op, began: s.elapsed()}
+	if s.tracer != nil {
+		ctx, c.span = trace.Begin(s.tracer, ctx, traced[op])
+		if s.nameOf != nil && name != "" && c.span.Wanted() {
+			c.span.Text("object", s.nameOf(name))
+		}
+	}
+	return ctx, c
+}
+
+// traced are the operations as a Tracer is told of them.
+var traced = [NumOps]trace.Op{
+	Put: trace.StorePut, Get: trace.StoreGet, Head: trace.StoreHead, List: trace.StoreList,
+	Delete: trace.StoreDelete, Time: trace.StoreTime, AbortUploads: trace.StoreAbortUploads,
 }
 
 // end counts the call. Bytes count if it succeeded.
@@ -83,12 +107,23 @@ func (s *Store) end(ctx context.Context, c call, bytes int, err error) {
 	if err != nil {
 		if errors.Is(err, objstore.ErrName) {
 			c.by.unsent(c.kind)
+			c.span.End(err)
 			return
 		}
 		bytes = 0
 	}
 	c.by.moved(c.kind, bytes)
-	c.op.observe(resultOf(ctx, err), s.elapsed()-c.began, bytes)
+	result := resultOf(ctx, err)
+	c.op.observe(result, s.elapsed()-c.began, bytes)
+	if !c.span.Wanted() {
+		return
+	}
+	c.span.Int("bytes", int64(bytes))
+	c.span.Text("result", result.String())
+	if result.normal() {
+		err = nil
+	}
+	c.span.End(err)
 }
 
 // String implements objstore.Store: it is the inner store's.
@@ -96,7 +131,7 @@ func (s *Store) String() string { return s.inner.String() }
 
 // Put implements objstore.Store.
 func (s *Store) Put(ctx context.Context, name string, body []byte, opts objstore.PutOptions) (objstore.PutResult, error) {
-	c := s.begin(ctx, Put)
+	ctx, c := s.begin(ctx, Put, name)
 	res, err := s.inner.Put(ctx, name, body, opts)
 	s.end(ctx, c, len(body), err)
 	return res, err
@@ -104,7 +139,7 @@ func (s *Store) Put(ctx context.Context, name string, body []byte, opts objstore
 
 // Get implements objstore.Store.
 func (s *Store) Get(ctx context.Context, name string, opts objstore.GetOptions) (objstore.Object, error) {
-	c := s.begin(ctx, Get)
+	ctx, c := s.begin(ctx, Get, name)
 	obj, err := s.inner.Get(ctx, name, opts)
 	s.end(ctx, c, len(obj.Body), err)
 	return obj, err
@@ -112,7 +147,7 @@ func (s *Store) Get(ctx context.Context, name string, opts objstore.GetOptions) 
 
 // Head implements objstore.Store.
 func (s *Store) Head(ctx context.Context, name string) (objstore.Attributes, error) {
-	c := s.begin(ctx, Head)
+	ctx, c := s.begin(ctx, Head, name)
 	attrs, err := s.inner.Head(ctx, name)
 	s.end(ctx, c, 0, err)
 	return attrs, err
@@ -120,7 +155,7 @@ func (s *Store) Head(ctx context.Context, name string) (objstore.Attributes, err
 
 // List implements objstore.Store.
 func (s *Store) List(ctx context.Context, prefix, startAfter string, limit int) (objstore.Page, error) {
-	c := s.begin(ctx, List)
+	ctx, c := s.begin(ctx, List, prefix)
 	page, err := s.inner.List(ctx, prefix, startAfter, limit)
 	s.end(ctx, c, 0, err)
 	return page, err
@@ -131,7 +166,7 @@ func (s *Store) Delete(ctx context.Context, names []string) error {
 	if len(names) == 0 {
 		return s.inner.Delete(ctx, names)
 	}
-	c := s.begin(ctx, Delete)
+	ctx, c := s.begin(ctx, Delete, names[0])
 	err := s.inner.Delete(ctx, names)
 	s.end(ctx, c, 0, err)
 	s.deleted.Add(uint64(deleted(names, err)))
@@ -152,7 +187,7 @@ func deleted(names []string, err error) int {
 
 // ServerTime implements objstore.Store.
 func (s *Store) ServerTime(ctx context.Context) (time.Time, error) {
-	c := s.begin(ctx, Time)
+	ctx, c := s.begin(ctx, Time, "")
 	t, err := s.inner.ServerTime(ctx)
 	s.end(ctx, c, 0, err)
 	return t, err
@@ -165,7 +200,7 @@ func (s *Store) AbortUploads(ctx context.Context, before time.Time) (int, error)
 	if s.aborter == nil {
 		return 0, nil
 	}
-	c := s.begin(ctx, AbortUploads)
+	ctx, c := s.begin(ctx, AbortUploads, "")
 	n, err := s.aborter.AbortUploads(ctx, before)
 	s.end(ctx, c, 0, err)
 	return n, err

@@ -67,6 +67,10 @@ func (r Result) String() string {
 	return names[r]
 }
 
+// normal reports whether a result says nothing bad of the store: it was asked whether something is so, or
+// the answer was no longer wanted.
+func (r Result) normal() bool { return r <= Range || r == Canceled }
+
 // classes are the errors that have a result of their own. The first that matches
 // counts, of a Delete that failed in part too.
 var classes = [...]struct {
