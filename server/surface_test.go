@@ -25,6 +25,7 @@ import (
 	"github.com/annalsdb/annals/engine"
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/objstore/mem"
+	"github.com/annalsdb/annals/server/ui"
 	"github.com/annalsdb/annals/wire"
 )
 
@@ -44,7 +45,7 @@ type surfaceRequest struct {
 
 var surfaceRoutes = []string{
 	appendEndpoint, apiPrefix + "/scan", apiPrefix + "/keys", apiPrefix + "/segments", apiPrefix + "/count", apiPrefix + "/follow",
-	cursorsPath, cursorsPath + "/", healthyPath, readyPath, "/metrics", apiPrefix, "/", statusPath,
+	cursorsPath, cursorsPath + "/", healthyPath, readyPath, "/metrics", apiPrefix, "/", statusPath, uiPath,
 }
 
 var surfaceMethods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "get", "M-SEARCH"}
@@ -116,6 +117,8 @@ func surfaceSeeds() []surfaceRequest {
 		{12, get, "api/v1//log", "", "", nil, false, false},
 		{13, get, "", "", "Accept: application/protobuf\n", nil, false, false},
 		{13, head, "", "replicas=false", "", nil, false, true},
+		{14, head, "", "", "", nil, false, false},
+		{14, get, "", "", "If-None-Match: W/\"x\", *\n", nil, false, true},
 	}
 }
 
@@ -212,6 +215,11 @@ func requireAnswer(t *testing.T, req *http.Request, replica bool) {
 		requireStream(t, kind, w.Body.String())
 		return
 	}
+	if w.Code == http.StatusNotModified {
+		require.NotEmpty(t, req.Header["If-None-Match"])
+		require.Empty(t, w.Body.Bytes())
+		return
+	}
 	switch length := w.Header().Get("Content-Length"); {
 	case req.URL.Path == "/metrics": // the library's own way
 	case req.Method == http.MethodHead:
@@ -271,6 +279,10 @@ func requireSuccess(t *testing.T, s *Server, req *http.Request, w *httptest.Resp
 		return
 	}
 	make, known := surfaceMessages[rt.endpoint]
+	if rt.endpoint == uiPath {
+		require.Equal(t, ui.ContentType, w.Header().Get("Content-Type"))
+		return
+	}
 	if !known {
 		require.Contains(t, w.Header().Get("Content-Type"), "text/plain")
 		return

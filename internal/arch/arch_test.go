@@ -81,8 +81,10 @@ var table = map[string]rule{
 	"wire": {},
 	// Tokens, for any server: nothing of HTTP, nothing of logs.
 	"auth":   {},
-	"server": {imports: []string{"internal/base", "objstore", "objstore/metered", "auth", "engine", "trace", "wire"}, tests: []string{"client", "wal"}},
-	"client": {imports: []string{"wire"}, tests: []string{"engine", "server"}},
+	"server": {imports: []string{"internal/base", "objstore", "objstore/metered", "auth", "engine", "server/ui", "trace", "wire"}, tests: []string{"client", "wal"}},
+	// The page of a server. Its tests drive a real browser on a real server.
+	"server/ui": {tests: []string{"engine", "internal/base", "server"}},
+	"client":    {imports: []string{"wire"}, tests: []string{"engine", "server"}},
 
 	// Measures the whole, embedded and over HTTP; the command only defines its flags.
 	"bench": {imports: []string{"internal/base", "objstore", "objstore/metered", "objstore/s3sim", "engine", "server", "client", "compaction", "sst", "manifest", "wire", "wal", "bench/crowd"}},
@@ -109,6 +111,7 @@ var libraries = map[string][]string{
 	"pgregory.net/rapid":                 nil,
 	"google.golang.org/protobuf/":        {"bench", "compaction", "engine", "manifest", "wire", "server", "client", "fuzz"},
 	"github.com/anishathalye/porcupine":  {"fuzz/history"},
+	"github.com/chromedp/":               nil,
 	"github.com/HdrHistogram/":           {"bench"},
 	"golang.org/x/net/":                  {"bench/crowd"},
 	"github.com/maypok86/otter/":         {"engine"},

@@ -121,7 +121,10 @@ func TestResults(t *testing.T) {
 		{"range", t.Context(), wrap(objstore.ErrRange), Range},
 		{"too large", t.Context(), wrap(objstore.ErrTooLarge), Range},
 		{"denied", t.Context(), wrap(objstore.ErrDenied), Denied},
+		{"no credentials", t.Context(), wrap(objstore.ErrCredentials), Credentials},
+		{"no credentials, tried again", t.Context(), fmt.Errorf("%w: %w", objstore.ErrUnavailable, objstore.ErrCredentials), Credentials},
 		{"no bucket", t.Context(), wrap(objstore.ErrNoBucket), NoBucket},
+		{"full", t.Context(), wrap(objstore.ErrFull), Full},
 		{"unavailable", t.Context(), wrap(objstore.ErrUnavailable), Unavailable},
 		{"canceled", gone, wrap(context.Canceled), Canceled},
 		{"deadline", late, wrap(context.DeadlineExceeded), Timeout},
@@ -153,9 +156,9 @@ func TestNames(t *testing.T) {
 	}
 	require.Equal(t, []string{"put", "get", "head", "list", "delete", "time", "abort_uploads"}, ops)
 	require.Equal(t, []string{"ok", "not_found", "not_modified", "precondition", "conflict", "range",
-		"denied", "no_bucket", "unavailable", "canceled", "timeout", "error"}, results)
+		"denied", "credentials", "no_bucket", "full", "unavailable", "canceled", "timeout", "error"}, results)
 	require.Equal(t, "Op(7)", Op(NumOps).String())
-	require.Equal(t, "Result(12)", Result(NumResults).String())
+	require.Equal(t, "Result(14)", Result(NumResults).String())
 }
 
 // Every operation counts once, under its own name, and passes on what it was answered.

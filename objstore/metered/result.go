@@ -46,8 +46,10 @@ const (
 	Precondition        // ErrPrecondition
 	Conflict            // ErrConflict
 	Range               // ErrRange, ErrTooLarge
-	Denied              // ErrDenied
+	Denied              // ErrDenied, but for ErrCredentials
+	Credentials         // ErrCredentials
 	NoBucket            // ErrNoBucket
+	Full                // ErrFull
 	Unavailable         // ErrUnavailable
 	Canceled            // the caller gave up
 	Timeout             // the caller's deadline passed, or its timer cancelled the call
@@ -60,7 +62,7 @@ const (
 // String returns the result's name, as in "not_found". Failed is "error".
 func (r Result) String() string {
 	names := [NumResults]string{"ok", "not_found", "not_modified", "precondition", "conflict", "range",
-		"denied", "no_bucket", "unavailable", "canceled", "timeout", "error"}
+		"denied", "credentials", "no_bucket", "full", "unavailable", "canceled", "timeout", "error"}
 	if r >= NumResults {
 		return fmt.Sprintf("Result(%d)", r)
 	}
@@ -83,8 +85,10 @@ var classes = [...]struct {
 	{objstore.ErrConflict, Conflict},
 	{objstore.ErrRange, Range},
 	{objstore.ErrTooLarge, Range},
+	{objstore.ErrCredentials, Credentials}, // before ErrDenied, which it is too
 	{objstore.ErrDenied, Denied},
 	{objstore.ErrNoBucket, NoBucket},
+	{objstore.ErrFull, Full},
 	{objstore.ErrUnavailable, Unavailable},
 }
 
