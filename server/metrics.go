@@ -36,6 +36,8 @@ type metrics struct {
 	followedRecords, followedBytes, followReads prometheus.Counter
 	followersCut, followersRefused              prometheus.Counter
 
+	refused *prometheus.CounterVec // by refusal
+
 	handler http.Handler
 }
 
@@ -69,10 +71,11 @@ func newMetrics(registry *prometheus.Registry, s *Server, store *metered.Store) 
 		followersCut:     counter("annals_http_followers_cut_total", "Streams cut off because their clients did not take what was sent."),
 		followersRefused: counter("annals_http_followers_refused_total", "Requests refused because too many wait for records."),
 	}
+	m.refused = newRefused()
 	s.following.refused = m.followersRefused
 	collectors := []prometheus.Collector{
 		m.appends, m.appendSeconds, m.appendRecords, m.appendBytes, m.scanRecords, m.scanBytes, m.cursorsSet, m.requests, m.duration, m.inFlight,
-		m.followedRecords, m.followedBytes, m.followReads, m.followersCut, m.followersRefused,
+		m.followedRecords, m.followedBytes, m.followReads, m.followersCut, m.followersRefused, m.refused,
 		newLogCollector(s.db), newFollowingCollector(s.following), newTracingCollector(s.opts.SlowLog, s.opts.Spans),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "annals_http_buffered_bytes", Help: "Bytes of request bodies and responses under way, which are bounded.",
@@ -90,13 +93,18 @@ func newMetrics(registry *prometheus.Registry, s *Server, store *metered.Store) 
 	return m, registerProcess(registry, s)
 }
 
-// observe counts one answered request.
-func (m *metrics) observe(method, endpoint string, status int, elapsed time.Duration) {
+// boundedMethod returns the method, or otherMethod where a client could have invented it.
+func boundedMethod(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions, http.MethodPatch:
-	default:
-		method = otherMethod
+		return method
 	}
+	return otherMethod
+}
+
+// observe counts one answered request.
+func (m *metrics) observe(method, endpoint string, status int, elapsed time.Duration) {
+	method = boundedMethod(method)
 	m.requests.WithLabelValues(method, endpoint, strconv.Itoa(status)).Inc()
 	m.duration.WithLabelValues(method, endpoint).Observe(elapsed.Seconds())
 }

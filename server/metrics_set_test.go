@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/annalsdb/annals/auth"
 	"github.com/annalsdb/annals/engine"
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/objstore"
@@ -216,6 +217,7 @@ func TestEveryMetricIsSet(t *testing.T) {
 		l.follows()
 		l.streams()
 		l.replicates()
+		l.refuses()
 		l.overloads()
 		l.ages()
 		l.reads(disk)
@@ -334,6 +336,19 @@ func (d lagging) Status() engine.Status {
 	s := d.DB.Status()
 	s.ReplicaStatus = engine.ReplicaStatus{Replica: true, LagSequences: 1, LagTime: time.Second, WALPolls: 2, WALObjectsRead: 1, ManifestPolls: 1, Jumps: 1}
 	return s
+}
+
+// refuses has a server with tokens, which nobody has.
+func (l *life) refuses() {
+	open := l.server
+	defer func() { l.server = open }()
+	tokens, err := auth.NewTokens(nil)
+	require.NoError(l, err)
+	l.server, err = New(Options{DB: l.db, Tokens: tokens})
+	require.NoError(l, err)
+	require.Equal(l, 401, l.ask("GET", apiPrefix+"/keys", "").Code)
+	l.server.opts.Tokens = nil
+	l.look()
 }
 
 // replicates looks at a replica's metrics.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/annalsdb/annals/auth"
 	"github.com/annalsdb/annals/engine"
 	"github.com/annalsdb/annals/objstore/metered"
 	"github.com/annalsdb/annals/trace"
@@ -86,6 +87,9 @@ type Options struct {
 	// Default 1,000,000, which is also the most.
 	MaxFollowStreams int
 
+	// Tokens says who may do what: every route but health and readiness then needs a
+	// token (Authorization: Bearer). Default: everybody may do everything.
+	Tokens *auth.Tokens
 	// Replicas are the base URLs of replicas of the log, such as "http://host:8080", whose status is
 	// part of this server's: each status asks all of them, unless it is told not to. At most
 	// MaxReplicas. Default: none.
