@@ -26,6 +26,7 @@ type apiError struct {
 	closes     bool          // the connection is at its end: the rest of the body was not read
 	drains     bool          // with closes: the client may still be sending the body
 	expected   bool          // a 504 that the client asked for
+	refused    denial        // of a 401 or 403: why
 
 	key             []byte  // of a condition that does not hold
 	lastSequence    *uint64 // likewise; nil: there was none

@@ -81,6 +81,7 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	if err != nil {
 		return err
 	}
+	c.telemetry.start(log)
 	front := server.NewFront(log)
 	served := make(chan error, 1)
 	go func() { served <- front.Serve(listener) }()
@@ -99,6 +100,7 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	options.Store = store
 	options.Version = version()
 	c.status.options(&options)
+	c.telemetry.options(&options)
 	srv, err := server.New(options)
 	if err != nil {
 		front.Close()
@@ -131,9 +133,9 @@ func (c *serveConfig) openLog(ctx context.Context, log *slog.Logger) (openLog, *
 	if err != nil {
 		return nil, nil, err
 	}
-	store := metered.New(inner, metered.Options{})
+	store := metered.New(inner, c.telemetry.store())
 	options := c.engine
-	options.Logger = log
+	options.Logger, options.Tracer = log, c.telemetry.tracer
 	db, err := engine.Open(ctx, store, options)
 	if err != nil {
 		return nil, nil, err // not a nil *engine.DB in the interface

@@ -34,6 +34,7 @@ type serveConfig struct {
 	engine          engine.Options
 	replica         replicaConfig
 	status          statusConfig
+	telemetry       telemetryConfig
 	bodyLimit       int64
 	appendTimeout   time.Duration
 	maxFollowers    int
@@ -61,6 +62,7 @@ func (c *serveConfig) define(s *settings) {
 	c.addLimitFlags(s)
 	c.replica.addFlags(s)
 	c.status.addFlags(s)
+	c.telemetry.addFlags(s)
 	c.addProcessFlags(s)
 	addConfigFlags(s)
 	s.withVariables()

@@ -78,8 +78,10 @@ var table = map[string]rule{
 
 	"state": {imports: []string{"internal/base"}},
 
-	"wire":   {},
-	"server": {imports: []string{"internal/base", "objstore", "objstore/metered", "engine", "server/ui", "trace", "wire"}, tests: []string{"client", "wal"}},
+	"wire": {},
+	// Tokens, for any server: nothing of HTTP, nothing of logs.
+	"auth":   {},
+	"server": {imports: []string{"internal/base", "objstore", "objstore/metered", "auth", "engine", "server/ui", "trace", "wire"}, tests: []string{"client", "wal"}},
 	// The page of a server. Its tests drive a real browser on a real server.
 	"server/ui": {tests: []string{"engine", "internal/base", "server"}},
 	"client":    {imports: []string{"wire"}, tests: []string{"engine", "server"}},
@@ -104,7 +106,7 @@ var libraries = map[string][]string{
 	"github.com/aws/":                    {"objstore/s3"},
 	"github.com/spf13/":                  {"cmd/annals"},
 	"github.com/prometheus/":             {"server"},
-	"go.yaml.in/yaml/":                   {"cmd/annals"},
+	"go.yaml.in/yaml/":                   {"auth", "cmd/annals"},
 	"github.com/stretchr/testify":        nil,
 	"pgregory.net/rapid":                 nil,
 	"google.golang.org/protobuf/":        {"bench", "compaction", "engine", "manifest", "wire", "server", "client", "fuzz"},
