@@ -131,6 +131,7 @@ func New(o Options) (*Server, error) {
 		{endpoint: consumerPath, allow: get + ", PUT, DELETE", scope: scopeRead, data: true, handle: withConsumer(s.cursorsOf)},
 		{endpoint: healthyPath, allow: get, scope: scopeOpen, handle: s.healthy},
 		{endpoint: readyPath, allow: get, scope: scopeOpen, handle: s.ready},
+		{endpoint: openAPIPath, allow: get, scope: scopeOpen, handle: s.describeAPI},
 		{endpoint: uiPath, allow: get, scope: scopeOpen, handle: s.page},
 		{endpoint: "/metrics", allow: get, scope: scopeAdmin, handle: s.serveMetrics},
 	} {
