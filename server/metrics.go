@@ -119,8 +119,9 @@ func (s *Server) serveMetrics(x *exchange) error {
 
 // logCollector reads the log's status when metrics are collected.
 type logCollector struct {
-	db     DB
-	values []logValue
+	db       DB
+	values   []logValue
+	troubles *prometheus.Desc
 }
 
 type logValue struct {
@@ -130,7 +131,7 @@ type logValue struct {
 }
 
 func newLogCollector(db DB) *logCollector {
-	c := &logCollector{db: db}
+	c := &logCollector{db: db, troubles: newTroubleDesc()}
 	for _, v := range logValues {
 		c.values = append(c.values, logValue{prometheus.NewDesc(v.name, v.help, nil, nil), v.kind, v.of})
 	}
@@ -142,6 +143,7 @@ func (c *logCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, v := range c.values {
 		out <- v.desc
 	}
+	out <- c.troubles
 }
 
 // Collect implements prometheus.Collector.
@@ -150,6 +152,7 @@ func (c *logCollector) Collect(out chan<- prometheus.Metric) {
 	for _, v := range c.values {
 		out <- prometheus.MustNewConstMetric(v.desc, v.kind, v.of(&status))
 	}
+	collectTroubles(out, c.troubles, &status)
 }
 
 const (
