@@ -126,7 +126,7 @@ var histories = map[string]history{
 	"AnnalsFollowersRefused": counter("annals_http_followers_refused_total", "0+5x200", "7x200"),
 	"AnnalsReplicaBehind":    counter("annals_replica_lag_seconds", "60x200", "1x197 60 1 60"),
 	"AnnalsViewOld":          counter("annals_head_age_seconds", "61x200", "3x200"),
-	"AnnalsCompactionBehind": counter("annals_compaction_debt_bytes", "70e9x200", "70e9x170 1e9 70e9x29"),
+	"AnnalsCompactionBehind": counter("annals_compaction_debt_bytes", "70e9x200", "70e9x55 1e9 70e9x55 1e9 70e9x55 1e9 70e9x30"),
 	"AnnalsCompactionsFail":  counter("annals_compaction_failures_total", "0+1x200", "0x190 1x10"),
 	"AnnalsRetentionFails":   counter("annals_retention_failures_total", "0+1x200", "0x190 1x10"),
 	"AnnalsGarbageStays": {
