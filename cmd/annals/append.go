@@ -7,8 +7,6 @@ import (
 	"math"
 	"os"
 	"os/signal"
-	"strconv"
-	"strings"
 	"syscall"
 	"unicode/utf8"
 
@@ -133,20 +131,4 @@ func loadInput(ctx context.Context, out io.Writer, in io.Reader, name string, to
 		fmt.Fprintf(out, "the producer's next number is %d\n", to.number())
 	}
 	return nil
-}
-
-// shellQuote writes a key so that a POSIX shell reads it back. One that cannot
-// be shown is written as a Go string, for people.
-func shellQuote(key []byte) string {
-	text := string(key)
-	plain := strings.IndexFunc(text, func(r rune) bool {
-		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@%+,", r)
-	}) < 0
-	switch {
-	case text != "" && plain:
-		return text
-	case strings.IndexFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) >= 0:
-		return strconv.Quote(text)
-	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }

@@ -257,11 +257,11 @@ func TestProgress(t *testing.T) {
 func TestShellQuote(t *testing.T) {
 	for key, want := range map[string]string{
 		"pebble/compaction.go": "pebble/compaction.go",
-		"":                     "''",
+		"":                     "b64:",
 		"it's":                 `'it'\''s'`,
 		"a b":                  "'a b'",
 		"é":                    "'é'",
-		"\x00\xff":             `"\x00\xff"`,
+		"\x00\xff":             "b64:AP8=",
 	} {
 		require.Equal(t, want, shellQuote([]byte(key)))
 	}
