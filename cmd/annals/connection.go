@@ -128,7 +128,7 @@ func remoteCommand(p *process, c *connection, cmd *cobra.Command, arguments []st
 		err = do(ctx, api, out, args)
 		switch flushed := out.Flush(); {
 		case ctx.Err() != nil:
-			return failf("interrupted")
+			return failf("%w", errInterrupted)
 		case err != nil:
 			return failf("%w", err)
 		case flushed != nil:

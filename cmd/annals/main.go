@@ -87,6 +87,9 @@ func run(p *process) int {
 	if errors.As(err, &exit) {
 		if exit.err != nil {
 			fmt.Fprintf(p.stderr, "%s: %v\n", cmd.CommandPath(), exit.err)
+			if hint := hintOf(cmd, exit.err); hint != "" {
+				fmt.Fprintln(p.stderr, hint)
+			}
 		}
 		return exit.status
 	}
