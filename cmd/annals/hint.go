@@ -41,7 +41,7 @@ func hintOf(cmd *cobra.Command, err error) string {
 		return "Is \"annals serve\" running at " + server + "? --server, or the variable ANNALS_SERVER, names another place."
 	case errors.As(err, &name):
 		return "--server, or the variable ANNALS_SERVER, names the server: it is " + server + "."
-	case errors.As(err, &record):
+	case errors.Is(err, http.ErrSchemeMismatch), errors.As(err, &record):
 		return "There is no TLS there: --server with http:// instead of https://."
 	case errors.As(err, &authority):
 		return "The server's certificate is signed by somebody whom this machine does not know: --tls-ca names the file of its authorities."
