@@ -48,6 +48,10 @@ type Options struct {
 	// TLS is for connections to https servers: which authorities to trust, and which certificate to show. It is
 	// copied. It excludes HTTP, whose transport has its own. Default: the system's authorities.
 	TLS *tls.Config
+	// RetryReadsFor is for how long the iterators (ScanAll, KeysAll, SegmentsAll, CursorsAll, ConsumersAll) ask again for a
+	// page that fails for now, as Transient says, with growing waits of at most 5 s; a wait that the server asks for counts. Below
+	// 0: not at all. Calls for a single page are sent once. Default 1 min.
+	RetryReadsFor time.Duration
 }
 
 // tokenSource returns what to ask for tokens, or nil.
@@ -69,6 +73,7 @@ type Client struct {
 	base  string
 	http  *http.Client
 	token func() (string, error) // nil: none is sent
+	retry time.Duration          // for how long iterators ask again
 }
 
 // New returns a client for the server at baseURL, such as
@@ -90,7 +95,10 @@ func New(baseURL string, o Options) (*Client, error) {
 	case o.HTTP == nil:
 		o.HTTP = defaultHTTP(o.TLS.Clone())
 	}
-	return &Client{base: strings.TrimRight(u.String(), "/"), http: withinOrigin(o.HTTP), token: token}, nil
+	if o.RetryReadsFor == 0 {
+		o.RetryReadsFor = DefaultRetryReadsFor
+	}
+	return &Client{base: strings.TrimRight(u.String(), "/"), http: withinOrigin(o.HTTP), token: token, retry: o.RetryReadsFor}, nil
 }
 
 func defaultHTTP(config *tls.Config) *http.Client {

@@ -13,13 +13,63 @@ import (
 	"github.com/annalsdb/annals/wire"
 )
 
+// What an *Error can be told to be by errors.Is, whichever call it is of.
+var (
+	// ErrInvalid (400, 413): the request is wrong, or too large, and will be the next time.
+	ErrInvalid = errors.New("the request is wrong")
+	// ErrUnauthorized (401): the server wants a token and got none, or not one that it knows.
+	ErrUnauthorized = errors.New("the token is missing or unknown")
+	// ErrForbidden (403): the token is not for this call, or not for this key.
+	ErrForbidden = errors.New("the token does not allow it")
+	// ErrNotFound (404): the server has no such route: a replica does not take appends; or the URL is wrong.
+	ErrNotFound = errors.New("the server does not offer it")
+	// ErrConflict (409): what an append expects does not hold; *ConflictError and *SequenceError say more.
+	ErrConflict = errors.New("what the append expects does not hold")
+	// ErrOutOfRange (421): the key is not in the range of a replica.
+	ErrOutOfRange = errors.New("the server does not have the key")
+	// ErrOverloaded (429): the write path is full. Nothing was appended; try again later.
+	ErrOverloaded = errors.New("the server is overloaded")
+	// ErrUnavailable (502, 503): the server is not ready, shuts down, was passed by another writer, or has
+	// too much to do. Try again later.
+	ErrUnavailable = errors.New("the server is not available")
+	// ErrTimeout (504): the server's time was up. What became of an append is told by NotAppended.
+	ErrTimeout = errors.New("the server ran out of time")
+)
+
+// Is makes an answer match the error of its status.
+func (e *Error) Is(target error) bool { return target == sentinelOf(e.Status) && target != nil }
+
+func sentinelOf(status int) error {
+	switch status {
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
+		return ErrInvalid
+	case http.StatusUnauthorized:
+		return ErrUnauthorized
+	case http.StatusForbidden:
+		return ErrForbidden
+	case http.StatusNotFound:
+		return ErrNotFound
+	case http.StatusConflict:
+		return ErrConflict
+	case http.StatusMisdirectedRequest:
+		return ErrOutOfRange
+	case http.StatusTooManyRequests:
+		return ErrOverloaded
+	case http.StatusBadGateway, http.StatusServiceUnavailable:
+		return ErrUnavailable
+	case http.StatusGatewayTimeout:
+		return ErrTimeout
+	}
+	return nil
+}
+
 // Outcomes of a failed append, as servers word them.
 const (
 	OutcomeNotAppended = "not_appended"
 	OutcomeUnknown     = "unknown"
 )
 
-// Error is an answer of the server that is not a success.
+// Error is an answer of the server that is not a success. It matches ErrUnauthorized and the like, by its status.
 type Error struct {
 	// Status is the HTTP status code.
 	Status int
@@ -88,7 +138,7 @@ func NotAppended(err error) bool {
 		}
 	}
 	var token *tokenError
-	if errors.As(err, &token) {
+	if errors.As(err, &token) || handshakeFailed(err) {
 		return true
 	}
 	var op *net.OpError

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/annalsdb/annals/wire"
@@ -39,6 +40,12 @@ type FollowedRecord struct {
 type FollowOptions struct {
 	// Consumer is whose cursors AtCursor means.
 	Consumer string
+	// FromNow starts what has no start otherwise (Start is 0, or AtCursor finds no cursor) at the log's end, as it is
+	// when the Follower connects first: only records that come are returned.
+	FromNow bool
+	// SinceMs, when above 0, leaves out records with lower timestamps (milliseconds since the Unix epoch), wherever
+	// the streams start. Those that are long past are not read.
+	SinceMs int64
 	// OnRetry, when not nil, is called before the Follower connects again: with why it
 	// has to, and after which wait.
 	OnRetry func(err error, wait time.Duration)
@@ -69,6 +76,9 @@ type Follower struct {
 	streams []Stream
 	err     error
 
+	connected bool // an answer came that was a success
+
+	now      *uint64           // where FromNow is; nil: not known yet
 	complete uint64            // every record of all streams below it was returned
 	next     map[string]uint64 // by key, where above complete
 
@@ -80,8 +90,10 @@ func (c *Client) Follow(ctx context.Context, o FollowOptions, streams ...Stream)
 	return &Follower{c: c, ctx: ctx, o: o, streams: streams, next: make(map[string]uint64), silence: silence, firstRetry: firstRetry}
 }
 
-// All yields records as they come. It ends when the context ends, and when the server
-// refuses the request as wrong; Err then says why. The loop may be left early and All called
+// All yields records as they come. It ends when the context ends, and when the server refuses the
+// request for good: as wrong (ErrInvalid), for its token (ErrUnauthorized, ErrForbidden), as unknown (ErrNotFound)
+// or as out of its range (ErrOutOfRange), or with any other status for which Transient is false; or when at the first connection the
+// server's certificate is not trusted. Err then says why. The loop may be left early and All called
 // again: it goes on behind the last record.
 func (f *Follower) All() iter.Seq[FollowedRecord] {
 	return func(yield func(FollowedRecord) bool) {
@@ -147,13 +159,26 @@ func (f *Follower) final(err error) error {
 		return fmt.Errorf("follow: %w", ctxErr)
 	}
 	var answer *Error
-	if errors.As(err, &answer) && answer.Status >= 400 && answer.Status < 500 {
-		switch answer.Status {
-		case http.StatusRequestTimeout, http.StatusTooManyRequests, statusClientGone:
-		default:
-			return fmt.Errorf("follow: %w", err)
-		}
+	if !Transient(err) && (errors.As(err, &answer) || !f.connected) || errors.Is(err, errNoFrontier) {
+		return fmt.Errorf("follow: %w", err)
 	}
+	return nil
+}
+
+// errNoFrontier says that the server ignored FromNow: it would send all that there is.
+var errNoFrontier = errors.New("the server is too old to follow from now")
+
+// connect takes in the head of an answer.
+func (f *Follower) connect(answer *http.Response) error {
+	f.connected = true
+	if !f.o.FromNow || f.now != nil {
+		return nil
+	}
+	frontier, err := strconv.ParseUint(answer.Header.Get(wire.HeaderFrontier), 10, 64)
+	if err != nil {
+		return errNoFrontier
+	}
+	f.now = &frontier
 	return nil
 }
 
@@ -174,6 +199,9 @@ func (f *Follower) once(yield func(FollowedRecord) bool) (left bool, err error) 
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
 		return false, errorOf(answer)
+	}
+	if err := f.connect(answer); err != nil {
+		return false, err
 	}
 	in := newItems(&signs{answer.Body, alive, f.silence})
 	for {
@@ -245,7 +273,7 @@ func (f *Follower) fresh(item *wire.StreamItem) bool {
 // request asks for what was not yet returned. One key is followed by an event stream,
 // which proxies know; all else by POST /follow.
 func (f *Follower) request(ctx context.Context) (*http.Request, error) {
-	if len(f.streams) == 1 && !f.streams[0].Prefix && !f.streams[0].AtCursor {
+	if len(f.streams) == 1 && !f.streams[0].Prefix && !f.streams[0].AtCursor && !f.o.FromNow && f.o.SinceMs == 0 {
 		q := url.Values{"key_b64": {encodeKey(f.streams[0].Key)}, "follow": {"true"}}
 		setUint(q, "start_seq", max(f.streams[0].Start, f.Cursor()))
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, f.c.base+"/api/v1/log/scan?"+q.Encode(), nil)
@@ -264,17 +292,29 @@ func (f *Follower) request(ctx context.Context) (*http.Request, error) {
 
 // body is the request's body, with the streams' cursors as they are now.
 func (f *Follower) body() []byte {
-	var b wire.FollowBody
+	b := wire.FollowBody{SinceMs: uint64(max(0, f.o.SinceMs)), FromNow: f.o.FromNow && f.now == nil}
+	switch { // of keys without a cursor
+	case f.now != nil:
+		b.Start = max(*f.now, f.complete)
+	case !b.FromNow:
+		b.Start = f.complete
+	}
 	for _, s := range f.streams {
-		w := wire.FollowStream{Key: s.Key, Start: max(s.Start, f.complete), Given: true}
+		w := wire.FollowStream{Key: s.Key, Start: max(s.Start, f.complete)}
+		if f.o.FromNow && s.Start == 0 {
+			w.Start = max(w.Start, b.Start)
+		}
+		w.Given = w.Start > 0 || !b.FromNow
 		if s.Prefix {
 			b.Prefixes = append(b.Prefixes, w)
 			continue
 		}
 		next, came := f.next[string(s.Key)]
 		w.Start = max(w.Start, next)
-		// The stored cursor may lie above what is complete for all, and still holds.
-		w.Given = !s.AtCursor || came
+		if s.AtCursor {
+			// The stored cursor may lie above what is complete for all, and still holds.
+			w.Given = came
+		}
 		b.Streams = append(b.Streams, w)
 	}
 	if f.o.Consumer != "" {

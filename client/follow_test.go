@@ -183,6 +183,103 @@ func TestFollowReconnects(t *testing.T) {
 	require.Positive(t, h.cuts.Load())
 }
 
+// From now on a Follower loses nothing when it connects again, whether anything came or not.
+func TestFollowFromNow(t *testing.T) {
+	c, err := New("http://x", Options{})
+	require.NoError(t, err)
+	f := c.Follow(t.Context(), FollowOptions{Consumer: "me", FromNow: true, SinceMs: 99}, Stream{Key: []byte("a"), AtCursor: true},
+		Stream{Key: []byte("b")}, Stream{Key: []byte("c"), Start: 5}, Stream{Key: []byte("d"), Prefix: true})
+	require.Equal(t, `{"streams":[{"key":"YQ=="},{"key":"Yg=="},{"key":"Yw==","startSeq":5}],"prefixes":[{"prefix":"ZA=="}],`+
+		`"consumer":"me","fromNow":true,"sinceMs":99}`, string(f.body()))
+	require.NoError(t, f.connect(&http.Response{Header: http.Header{"Annals-Frontier": {"70"}}}))
+	require.NoError(t, f.connect(&http.Response{Header: http.Header{"Annals-Frontier": {"90"}}}))
+	require.Equal(t, `{"streams":[{"key":"YQ=="},{"key":"Yg==","startSeq":70},{"key":"Yw==","startSeq":5}],"prefixes":[{"prefix":"ZA==","startSeq":70}],`+
+		`"consumer":"me","startSeq":70,"sinceMs":99}`, string(f.body()))
+	f.next["b"] = 81
+	f.completed(80)
+	require.Equal(t, `{"streams":[{"key":"YQ=="},{"key":"Yg==","startSeq":81},{"key":"Yw==","startSeq":80}],"prefixes":[{"prefix":"ZA==","startSeq":80}],`+
+		`"consumer":"me","startSeq":80,"sinceMs":99}`, string(f.body()))
+
+	// An empty log; and a server that does not know it.
+	for header, err := range map[string]error{"0": nil, "": errNoFrontier} {
+		f = c.Follow(t.Context(), FollowOptions{FromNow: true}, Stream{Key: []byte("b")})
+		require.Equal(t, err, f.connect(&http.Response{Header: http.Header{"Annals-Frontier": {header}}}))
+		if err != nil {
+			require.Error(t, f.final(err))
+			continue
+		}
+		require.Equal(t, `{"streams":[{"key":"Yg==","startSeq":0}],"prefixes":[]}`, string(f.body()))
+	}
+}
+
+// What is there already is left out, over lost connections too.
+func TestFollowWhatComes(t *testing.T) {
+	db, err := engine.Open(t.Context(), mem.New(mem.Options{}), engine.Options{FlushInterval: time.Millisecond})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close(context.Background())) })
+	s, err := server.New(server.Options{DB: db})
+	require.NoError(t, err)
+	c := clientOf(t, &cutting{Handler: s})
+	c.mustAppend(t, "a", "old")
+	c.mustAppend(t, "p/a", "old")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	f := c.Follow(ctx, FollowOptions{FromNow: true}, Stream{Key: []byte("a")}, Stream{Key: []byte("p/"), Prefix: true})
+	f.firstRetry = time.Millisecond
+	const each = 20
+	var appending sync.WaitGroup
+	appending.Go(func() {
+		for tick := time.NewTicker(time.Millisecond); db.Status().Followers == 0 && ctx.Err() == nil; { // before that nothing is new
+			<-tick.C
+		}
+		for i := range each {
+			c.mustAppend(t, "a", fmt.Sprint(i))
+			c.mustAppend(t, "p/b", fmt.Sprint(i))
+		}
+	})
+	came := map[string]int{}
+	for rec := range f.All() {
+		require.Equal(t, fmt.Sprint(came[string(rec.Key)]), string(rec.Value.Value))
+		if came[string(rec.Key)]++; came["a"] == each && came["p/b"] == each {
+			break
+		}
+	}
+	appending.Wait()
+	require.NoError(t, f.Err())
+	require.Equal(t, map[string]int{"a": each, "p/b": each}, came)
+}
+
+// It ends with what the server says for good, and goes on with another token where only that was wrong.
+func TestFollowAndTokens(t *testing.T) {
+	for status, want := range map[int]error{400: ErrInvalid, 401: ErrUnauthorized, 403: ErrForbidden, 404: ErrNotFound, 421: ErrOutOfRange} {
+		c := clientOf(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		for _, s := range []Stream{{Key: []byte("k")}, {Prefix: true}} {
+			f := c.Follow(t.Context(), FollowOptions{}, s)
+			require.Empty(t, take(f, 1))
+			require.ErrorIs(t, f.Err(), want)
+		}
+	}
+	var requests atomic.Int64
+	c := clientOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := requests.Add(1)
+		if r.Header.Get("Authorization") != fmt.Sprintf("Bearer token-%d", n) {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		fmt.Fprintf(w, "{\"key\":\"\",\"sequence\":%d,\"timestampMs\":1,\"value\":\"\",\"nextSequence\":%d}\n", n, n+1)
+	}))
+	tokens := 0
+	c.token = func() (string, error) {
+		if tokens++; tokens%2 == 0 {
+			return "", errors.New("the file is being replaced")
+		}
+		return fmt.Sprintf("token-%d", (tokens+1)/2), nil
+	}
+	f := c.Follow(t.Context(), FollowOptions{}, Stream{Prefix: true})
+	f.firstRetry = time.Millisecond
+	require.Equal(t, []string{"@1=", "@2=", "@3="}, take(f, 3))
+}
+
 // A silent server is left for another try.
 func TestFollowLeavesASilentServer(t *testing.T) {
 	c := clientOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -222,7 +319,7 @@ func TestFollowRequestsFromWhereItWas(t *testing.T) {
 	require.Equal(t, `{"streams":[{"key":"YQ=="},{"key":"Yg=="},{"key":"Yw==","startSeq":5}],"prefixes":[{"prefix":"ZA==","startSeq":0}],"consumer":"me"}`, string(f.body()))
 	f.next["a"], f.next["c"], f.next["d1"] = 8, 9, 7
 	f.completed(4)
-	require.Equal(t, `{"streams":[{"key":"YQ==","startSeq":8},{"key":"Yg=="},{"key":"Yw==","startSeq":9}],"prefixes":[{"prefix":"ZA==","startSeq":4}],"consumer":"me"}`, string(f.body()))
+	require.Equal(t, `{"streams":[{"key":"YQ==","startSeq":8},{"key":"Yg=="},{"key":"Yw==","startSeq":9}],"prefixes":[{"prefix":"ZA==","startSeq":4}],"consumer":"me","startSeq":4}`, string(f.body()))
 	f.completed(8)
 	require.Equal(t, map[string]uint64{"c": 9}, f.next)
 	require.Equal(t, uint64(8), f.Cursor())

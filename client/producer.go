@@ -6,8 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net/http"
 	"time"
 )
 
@@ -18,9 +16,6 @@ const (
 	attemptTimeout = time.Minute
 	// DefaultRetryFor is the default of ProducerOptions.RetryFor.
 	DefaultRetryFor = 5 * time.Minute
-	// The waits in between, unless the server asks for a longer one.
-	firstRetryWait = 50 * time.Millisecond
-	maxRetryWait   = 5 * time.Second
 )
 
 // ErrUnsettled reports an append of a Producer whose append before has an unknown
@@ -137,9 +132,8 @@ func (p *Producer) settle(ctx context.Context, request []byte, unknown bool) (Ap
 			return res, nil
 		}
 		unknown = !p.settled(err, unknown)
-		wait, again := retryWait(err, attempt)
-		again = again || unknown
-		if again && time.Now().Add(wait).Before(end) && sleep(ctx, wait) == nil {
+		wait := retryWait(err, attempt)
+		if again := unknown || Transient(err); again && time.Now().Add(wait).Before(end) && sleep(ctx, wait) == nil {
 			continue
 		}
 		if !unknown {
@@ -170,28 +164,4 @@ func (p *Producer) settled(err error, unknown bool) bool {
 	// has appended. A conflict with what is durable would be one there too.
 	var conflict *ConflictError
 	return errors.As(err, &conflict)
-}
-
-// retryWait says whether a request that failed may succeed later, and how long to wait.
-func retryWait(err error, attempt int) (wait time.Duration, again bool) {
-	ceiling := min(maxRetryWait, firstRetryWait<<min(attempt, 20))
-	wait = ceiling/2 + rand.N(ceiling/2+1)
-	var answer *Error
-	if !errors.As(err, &answer) {
-		return wait, true // no answer: the network, or the server is gone
-	}
-	again = answer.Status == http.StatusTooManyRequests || answer.Status == http.StatusRequestTimeout || answer.Status >= http.StatusInternalServerError
-	return max(wait, min(answer.RetryAfter, time.Minute)), again
-}
-
-// sleep waits, or returns ctx's error.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return ctx.Err()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"fmt"
-	"iter"
 	"net/url"
 	"strconv"
 	"time"
@@ -50,7 +49,7 @@ type Page struct {
 	First uint64
 }
 
-// Scan reads one page of a key's records.
+// Scan reads one page of a key's records. ErrTimeout: MinSequence was not reached in time.
 func (c *Client) Scan(ctx context.Context, key []byte, o ScanOptions) (Page, error) {
 	var resp wire.ScanResponse
 	if err := c.get(ctx, "scan", o.query(key), &resp); err != nil {
@@ -61,33 +60,6 @@ func (c *Client) Scan(ctx context.Context, key []byte, o ScanOptions) (Page, err
 		p.Values[i] = Value{Sequence: v.Sequence, Timestamp: v.TimestampMs, Value: v.Value}
 	}
 	return p, nil
-}
-
-// ScanAll yields all records of the range, page by page, until a page is empty.
-// Limit and MaxBytes size the pages. Last and Follow are for single pages and
-// must not be set. After an error, which comes with a zero Value, it ends.
-func (c *Client) ScanAll(ctx context.Context, key []byte, o ScanOptions) iter.Seq2[Value, error] {
-	if o.Last != 0 || o.Follow {
-		panic("client: ScanAll with Last or Follow")
-	}
-	return func(yield func(Value, error) bool) {
-		for o := o; ; { // a copy: the sequence can be used more than once
-			page, err := c.Scan(ctx, key, o)
-			if err != nil {
-				yield(Value{}, err)
-				return
-			}
-			for _, v := range page.Values {
-				if !yield(v, nil) {
-					return
-				}
-			}
-			if len(page.Values) == 0 {
-				return
-			}
-			o.Start = page.Next
-		}
-	}
 }
 
 func (o *ScanOptions) query(key []byte) url.Values {

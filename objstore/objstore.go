@@ -59,6 +59,13 @@ var (
 	// ErrDenied: the credentials do not permit the operation, or there are none.
 	// Retrying does not help until somebody changes that.
 	ErrDenied = errors.New("access denied")
+	// ErrCredentials: the store does not know who asks: the credentials have expired, were
+	// revoked, are wrong, or cannot be got from where they come from. It is an ErrDenied too, by
+	// errors.Is. Retrying helps once there are others: stores look for them by themselves.
+	ErrCredentials error = credentialsError{}
+	// ErrFull: there is no space for the object, or a quota is used up. What is there can
+	// be read. Retrying does not help until somebody makes room.
+	ErrFull = errors.New("no space left")
 	// ErrUnavailable: the store did not serve the request in any of the tries that its
 	// client makes: it throttles, it is overloaded or down, the network is, or answers
 	// came back garbled. The outcome of a write is unknown. Try again later.
@@ -68,6 +75,21 @@ var (
 	// such a store: two writers would overwrite each other.
 	ErrNoConditionalWrites = errors.New("the store does not honour conditional writes")
 )
+
+// credentialsError is the type of ErrCredentials.
+type credentialsError struct{}
+
+// Error implements error.
+func (credentialsError) Error() string { return "no valid credentials" }
+
+// Unwrap makes it an ErrDenied.
+func (credentialsError) Unwrap() error { return ErrDenied }
+
+// Lasting reports whether an error of a store is one that goes on until somebody does
+// something about it: a permission, credentials, a bucket or space is missing.
+func Lasting(err error) bool {
+	return errors.Is(err, ErrDenied) || errors.Is(err, ErrNoBucket) || errors.Is(err, ErrFull)
+}
 
 // Store is a flat namespace of objects: whole byte strings under names.
 //

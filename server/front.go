@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/server/ui"
 	"github.com/annalsdb/annals/wire"
 )
 
 // Front is the listening side of a server. It answers from before the log is
 // open, which after a crash may take minutes: until a Server is made with it
 // (Options.Front), /-/healthy says 200, so that nobody kills a process that
-// recovers, and everything else 503. Connections stay when the Server takes over.
+// recovers, /ui is the page, which waits, and everything else is 503. Connections stay when the Server takes over.
 // All methods may be called from any goroutine.
 type Front struct {
 	http   *http.Server
@@ -108,9 +109,16 @@ func opening(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Now().Add(pieceTimeout)) // not supported in tests without a connection
 	path := r.URL.EscapedPath()
-	if path == healthyPath && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
-		reply(w, http.StatusOK, typeText, []byte("OK"))
-		return
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
+		switch path {
+		case healthyPath:
+			reply(w, http.StatusOK, typeText, []byte("OK"))
+			return
+		case uiPath: // it shows that the log is opening
+			ui.SetHeaders(w.Header())
+			reply(w, http.StatusOK, ui.ContentType, ui.Document())
+			return
+		}
 	}
 	e := wire.ErrorBody{Status: wire.StatusError, Message: "the log is opening"}
 	switch {

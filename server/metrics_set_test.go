@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -20,12 +21,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/annalsdb/annals/auth"
 	"github.com/annalsdb/annals/engine"
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/objstore/fault"
 	"github.com/annalsdb/annals/objstore/mem"
 	"github.com/annalsdb/annals/objstore/metered"
+	"github.com/annalsdb/annals/trace"
 )
 
 // leftUploads is a store with an unfinished multipart upload, that counts HTTP requests.
@@ -93,10 +96,12 @@ func (l *life) open(disk string) {
 		SegmentBytes: 256 << 10, SegmentMinBytes: 1 << 10, Retention: 24 * time.Hour, DiskCacheDir: disk,
 		StaleAfter: 10 * time.Second, GCGrace: 2 * time.Minute,
 	}
+	slow := trace.NewSlowLog(trace.SlowOptions{Threshold: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	o.Tracer = slow
 	var err error
 	l.db, err = engine.Open(l.Context(), l.store, o)
 	require.NoError(l, err)
-	l.server, err = New(Options{DB: l.db, Registry: prometheus.NewRegistry(), Store: l.store, AppendTimeout: 5 * time.Second})
+	l.server, err = New(Options{DB: l.db, Registry: prometheus.NewRegistry(), Store: l.store, SlowLog: slow, AppendTimeout: 5 * time.Second})
 	require.NoError(l, err)
 }
 
@@ -185,8 +190,11 @@ func (l *life) elapse(d, leap time.Duration) {
 var fails = fault.Plan{Before: func(context.Context) error { return fault.ErrInjected }}
 
 // notDriven are metrics that a life as short as this does not move; tests of the
-// engine's disk cache do.
-var notDriven = []string{"annals_disk_cache_evictions_total", "annals_disk_cache_dropped_total"}
+// engine's disk cache, and of the telemetry, do.
+var notDriven = []string{
+	"annals_disk_cache_evictions_total", "annals_disk_cache_dropped_total",
+	"annals_traces_spans_total", "annals_traces_queued_spans",
+}
 
 // Every metric that is documented is set by what it is about.
 func TestEveryMetricIsSet(t *testing.T) {
@@ -209,6 +217,7 @@ func TestEveryMetricIsSet(t *testing.T) {
 		l.follows()
 		l.streams()
 		l.replicates()
+		l.refuses()
 		l.overloads()
 		l.ages()
 		l.reads(disk)
@@ -327,6 +336,19 @@ func (d lagging) Status() engine.Status {
 	s := d.DB.Status()
 	s.ReplicaStatus = engine.ReplicaStatus{Replica: true, LagSequences: 1, LagTime: time.Second, WALPolls: 2, WALObjectsRead: 1, ManifestPolls: 1, Jumps: 1}
 	return s
+}
+
+// refuses has a server with tokens, which nobody has.
+func (l *life) refuses() {
+	open := l.server
+	defer func() { l.server = open }()
+	tokens, err := auth.NewTokens(nil)
+	require.NoError(l, err)
+	l.server, err = New(Options{DB: l.db, Tokens: tokens})
+	require.NoError(l, err)
+	require.Equal(l, 401, l.ask("GET", apiPrefix+"/keys", "").Code)
+	l.server.opts.Tokens = nil
+	l.look()
 }
 
 // replicates looks at a replica's metrics.

@@ -69,6 +69,8 @@ type Server struct {
 	bodies    *budget // of requests
 	responses *budget // and all that reads hold
 	following *following
+	// Lines that requests bring about: refused, out of time, failed.
+	refusals, late, failed boundedLog
 
 	// As the constants say, but for tests.
 	readTimeout, pieceTimeout, drainTimeout time.Duration
@@ -82,6 +84,7 @@ type route struct {
 	endpoint string // the path, as metrics name it
 	allow    string // the methods, as the Allow header names them
 	scope    scope  // whom it answers; a route has to say
+	allKeys  bool   // tells about all keys: 403 for tokens that are limited to some
 	data     bool   // reads or writes the log: 503 once that stopped
 	absent   string // why the path is not there, if it is not there here
 	handle   func(*exchange) error
@@ -100,6 +103,9 @@ func New(o Options) (*Server, error) {
 		readTimeout: readTimeout, pieceTimeout: pieceTimeout, drainTimeout: drainTimeout,
 	}
 	s.writer, _ = o.DB.(Writer)
+	s.refusals = boundedLog{log: s.log, level: slog.LevelWarn, says: "request refused", more: "more requests were refused than are logged"}
+	s.late = boundedLog{log: s.log, level: slog.LevelWarn, says: "request ran out of time", more: "more requests ran out of time than are logged"}
+	s.failed = boundedLog{log: s.log, level: slog.LevelError, says: "request failed", more: "more requests failed than are logged"}
 	s.draining, s.drain = context.WithCancel(context.Background())
 	s.following = &following{
 		maxFollowers: int64(o.MaxFollowers), maxStreams: int64(o.MaxFollowStreams),
@@ -117,14 +123,16 @@ func New(o Options) (*Server, error) {
 		{endpoint: appendEndpoint, allow: post, scope: scopeAppend, data: true, handle: s.append},
 		{endpoint: apiPrefix + "/scan", allow: get, scope: scopeRead, data: true, handle: s.scan},
 		{endpoint: apiPrefix + "/keys", allow: get, scope: scopeRead, data: true, handle: s.keys},
-		{endpoint: apiPrefix + "/segments", allow: get, scope: scopeRead, data: true, handle: s.segments},
+		{endpoint: apiPrefix + "/segments", allow: get, scope: scopeRead, allKeys: true, data: true, handle: s.segments},
 		{endpoint: apiPrefix + "/count", allow: get, scope: scopeRead, data: true, handle: s.count},
-		{endpoint: statusPath, allow: get, scope: scopeRead, handle: s.status},
+		{endpoint: statusPath, allow: get, scope: scopeRead, allKeys: true, handle: s.status},
 		{endpoint: apiPrefix + "/follow", allow: post, scope: scopeRead, data: true, handle: s.follow},
 		{endpoint: cursorsPath, allow: get, scope: scopeRead, data: true, handle: s.consumers},
 		{endpoint: consumerPath, allow: get + ", PUT, DELETE", scope: scopeRead, data: true, handle: withConsumer(s.cursorsOf)},
 		{endpoint: healthyPath, allow: get, scope: scopeOpen, handle: s.healthy},
 		{endpoint: readyPath, allow: get, scope: scopeOpen, handle: s.ready},
+		{endpoint: openAPIPath, allow: get, scope: scopeOpen, handle: s.describeAPI},
+		{endpoint: uiPath, allow: get, scope: scopeOpen, handle: s.page},
 		{endpoint: "/metrics", allow: get, scope: scopeAdmin, handle: s.serveMetrics},
 	} {
 		if r.scope == scopeUnset {
@@ -181,14 +189,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = x.control.SetWriteDeadline(time.Time{}) // not supported in tests without a connection
 	rt, err := s.route(x)
 	if err == nil {
-		err = rt.handle(x)
+		err = s.handle(x, rt)
 	}
 	if err != nil {
 		x.fail(err)
 	}
 }
 
-// route finds the route. Paths are taken as they were sent.
+// route finds the route, if the request may take it. Paths are taken as they were sent.
 func (s *Server) route(x *exchange) (*route, error) {
 	path := x.r.URL.EscapedPath()
 	rt := s.routes[path] // an escaped path holds no brace, as the name of a route may
@@ -205,6 +213,9 @@ func (s *Server) route(x *exchange) (*route, error) {
 	if !rt.allows(x.r.Method) {
 		x.w.Header().Set("Allow", rt.allow)
 		return nil, &apiError{status: http.StatusMethodNotAllowed, message: "method not allowed; allowed: " + rt.allow}
+	}
+	if err := s.authorize(x, rt); err != nil {
+		return nil, err
 	}
 	if rt.data {
 		if err := s.db.Err(); err != nil {

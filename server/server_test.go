@@ -183,6 +183,7 @@ func (r *running) do(method, path string, body io.Reader, headers ...string) ans
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
 	require.NoError(r.t, err)
+	requireDescribed(r.t, said{method, req.URL.EscapedPath(), resp.StatusCode, resp.Header, data})
 	return answer{resp.StatusCode, resp.Header, string(data), resp.ProtoMajor}
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/annalsdb/annals/engine"
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/objstore/mem"
+	"github.com/annalsdb/annals/server/ui"
 	"github.com/annalsdb/annals/wire"
 )
 
@@ -44,7 +45,7 @@ type surfaceRequest struct {
 
 var surfaceRoutes = []string{
 	appendEndpoint, apiPrefix + "/scan", apiPrefix + "/keys", apiPrefix + "/segments", apiPrefix + "/count", apiPrefix + "/follow",
-	cursorsPath, cursorsPath + "/", healthyPath, readyPath, "/metrics", apiPrefix, "/", statusPath,
+	cursorsPath, cursorsPath + "/", healthyPath, readyPath, "/metrics", apiPrefix, "/", statusPath, uiPath, openAPIPath,
 }
 
 var surfaceMethods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "get", "M-SEARCH"}
@@ -114,8 +115,12 @@ func surfaceSeeds() []surfaceRequest {
 		{9, get, "", "", "", nil, false, true},
 		{11, get, "/", "%zz", "", nil, false, false},
 		{12, get, "api/v1//log", "", "", nil, false, false},
+		{15, get, "", "", "If-None-Match: *\n", nil, false, false},
+		{15, get, "", "", "", nil, false, true},
 		{13, get, "", "", "Accept: application/protobuf\n", nil, false, false},
 		{13, head, "", "replicas=false", "", nil, false, true},
+		{14, head, "", "", "", nil, false, false},
+		{14, get, "", "", "If-None-Match: W/\"x\", *\n", nil, false, true},
 	}
 }
 
@@ -205,11 +210,23 @@ func requireAnswer(t *testing.T, req *http.Request, replica bool) {
 	require.Zero(t, s.following.all.Load())
 	require.Zero(t, s.following.streams.Load())
 
+	if w.Code != statusClientGone {
+		body := w.Body.Bytes()
+		if req.Method == http.MethodHead {
+			body = nil // net/http drops it
+		}
+		requireDescribed(t, said{req.Method, req.URL.EscapedPath(), w.Code, w.Header(), body})
+	}
 	appended := s.db.Status().AppendedRecords - before.AppendedRecords
 	if kind := w.Header().Get("Content-Type"); kind == wire.TypeEvents || kind == wire.TypeLines {
 		require.Equal(t, http.StatusOK, w.Code)
 		require.Zero(t, appended)
 		requireStream(t, kind, w.Body.String())
+		return
+	}
+	if w.Code == http.StatusNotModified {
+		require.NotEmpty(t, req.Header["If-None-Match"])
+		require.Empty(t, w.Body.Bytes())
 		return
 	}
 	switch length := w.Header().Get("Content-Length"); {
@@ -271,6 +288,10 @@ func requireSuccess(t *testing.T, s *Server, req *http.Request, w *httptest.Resp
 		return
 	}
 	make, known := surfaceMessages[rt.endpoint]
+	if kind, ok := map[string]string{uiPath: ui.ContentType, openAPIPath: typeYAML}[rt.endpoint]; ok {
+		require.Equal(t, kind, w.Header().Get("Content-Type"))
+		return
+	}
 	if !known {
 		require.Contains(t, w.Header().Get("Content-Type"), "text/plain")
 		return

@@ -57,6 +57,8 @@ func describe(err error) error {
 	switch {
 	case errors.Is(err, iofs.ErrPermission), errors.Is(err, syscall.EROFS):
 		return fmt.Errorf("%w: %w", objstore.ErrDenied, err)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("%w: %w", objstore.ErrFull, err)
 	case errors.Is(err, syscall.ENAMETOOLONG):
 		return fmt.Errorf("%w: %w", objstore.ErrName, err)
 	}

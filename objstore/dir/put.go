@@ -69,6 +69,9 @@ func (s *Store) precheck(name string, opts objstore.PutOptions) error {
 	case err == nil && opts.IfMatch != old.etag():
 		return errOtherETag
 	case err != nil && notThere(err) && opts.IfMatch != "":
+		if gone := s.absent(); !errors.Is(gone, objstore.ErrNotFound) {
+			return gone // with the folder of the store
+		}
 		return errMissing
 	case err != nil && !notThere(err):
 		return err

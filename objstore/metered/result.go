@@ -46,8 +46,10 @@ const (
 	Precondition        // ErrPrecondition
 	Conflict            // ErrConflict
 	Range               // ErrRange, ErrTooLarge
-	Denied              // ErrDenied
+	Denied              // ErrDenied, but for ErrCredentials
+	Credentials         // ErrCredentials
 	NoBucket            // ErrNoBucket
+	Full                // ErrFull
 	Unavailable         // ErrUnavailable
 	Canceled            // the caller gave up
 	Timeout             // the caller's deadline passed, or its timer cancelled the call
@@ -60,16 +62,15 @@ const (
 // String returns the result's name, as in "not_found". Failed is "error".
 func (r Result) String() string {
 	names := [NumResults]string{"ok", "not_found", "not_modified", "precondition", "conflict", "range",
-		"denied", "no_bucket", "unavailable", "canceled", "timeout", "error"}
+		"denied", "credentials", "no_bucket", "full", "unavailable", "canceled", "timeout", "error"}
 	if r >= NumResults {
 		return fmt.Sprintf("Result(%d)", r)
 	}
 	return names[r]
 }
 
-// normal reports whether a result says nothing bad of the store: it was asked whether something is so, or
-// the answer was no longer wanted.
-func (r Result) normal() bool { return r <= Range || r == Canceled }
+// answer reports whether the store has answered as it should: with what was asked for, or that it is not so.
+func (r Result) answer() bool { return r <= Range }
 
 // classes are the errors that have a result of their own. The first that matches
 // counts, of a Delete that failed in part too.
@@ -83,8 +84,10 @@ var classes = [...]struct {
 	{objstore.ErrConflict, Conflict},
 	{objstore.ErrRange, Range},
 	{objstore.ErrTooLarge, Range},
+	{objstore.ErrCredentials, Credentials}, // before ErrDenied, which it is too
 	{objstore.ErrDenied, Denied},
 	{objstore.ErrNoBucket, NoBucket},
+	{objstore.ErrFull, Full},
 	{objstore.ErrUnavailable, Unavailable},
 }
 

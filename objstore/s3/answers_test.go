@@ -69,7 +69,7 @@ func FuzzAnswers(f *testing.F) {
 			return
 		}
 		answer := &sameAnswer{status: status, header: http.Header(h), body: body}
-		s := &Store{opts: s.opts, root: s.root, client: awss3.New(real, func(o *awss3.Options) { o.HTTPClient = answer })}
+		s := &Store{opts: s.opts, root: s.root, keys: s.keys, client: awss3.New(real, func(o *awss3.Options) { o.HTTPClient = answer })}
 		requireContract(t, s, answer)
 	})
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -34,7 +33,7 @@ const (
 // newClient builds the SDK's client. Loading the standard configuration matters:
 // it brings the credential chain, AWS_CA_BUNDLE, and the checksums that S3
 // verifies on every upload. What the client sends is counted in sent.
-func newClient(ctx context.Context, opts Options, sent *sentCounts) (*awss3.Client, error) {
+func newClient(ctx context.Context, opts Options, sent *sentCounts) (*awss3.Client, *credentialsProvider, error) {
 	// The SDK refuses AWS_CA_BUNDLE with any client but its own.
 	transport := awshttp.NewBuildableClient().
 		WithDialerOptions(func(d *net.Dialer) { d.Timeout = opts.ConnectTimeout }).
@@ -45,10 +44,35 @@ func newClient(ctx context.Context, opts Options, sent *sentCounts) (*awss3.Clie
 			t.TLSHandshakeTimeout = opts.ConnectTimeout
 			t.ExpectContinueTimeout = continueTimeout
 		})
-	load := []func(*config.LoadOptions) error{
-		config.WithHTTPClient(transport),
-		config.WithLogger(logging.Nop{}), // what goes wrong comes back as an error
+	cfg, err := loadConfig(ctx, opts, config.WithHTTPClient(transport))
+	if err != nil {
+		return nil, nil, err
 	}
+	if cfg.Region == "" {
+		cfg.Region = defaultRegion
+	}
+	idle := &idleClient{inner: cfg.HTTPClient, timeout: opts.IdleTimeout, newTimer: newTimer}
+	cfg.HTTPClient = &countingClient{inner: idle, sent: sent}
+	keys := newCredentialsProvider(cfg.Credentials, func(ctx context.Context) (aws.CredentialsProvider, error) {
+		cfg, err := loadConfig(ctx, opts, config.WithHTTPClient(transport))
+		return cfg.Credentials, err
+	})
+	cfg.Credentials = keys
+	client := awss3.NewFromConfig(cfg, func(o *awss3.Options) {
+		o.UsePathStyle = opts.PathStyle
+		o.Retryer = aws.NopRetryer{} // retries are the store's: see retry.go
+		o.RetryMaxAttempts = 1
+		o.DisableLogOutputChecksumValidationSkipped = true
+		if opts.Endpoint != "" {
+			o.BaseEndpoint = aws.String(opts.Endpoint)
+		}
+	})
+	return client, keys, nil
+}
+
+// loadConfig loads the standard configuration, with what the options replace of it.
+func loadConfig(ctx context.Context, opts Options, load ...func(*config.LoadOptions) error) (aws.Config, error) {
+	load = append(load, config.WithLogger(logging.Nop{})) // what goes wrong comes back as an error
 	if opts.Region != "" {
 		load = append(load, config.WithRegion(opts.Region))
 	}
@@ -58,54 +82,9 @@ func newClient(ctx context.Context, opts Options, sent *sentCounts) (*awss3.Clie
 	}
 	cfg, err := config.LoadDefaultConfig(ctx, load...)
 	if err != nil {
-		return nil, fmt.Errorf("load AWS configuration: %w", err)
+		return aws.Config{}, fmt.Errorf("load AWS configuration: %w", err)
 	}
-	if cfg.Region == "" {
-		cfg.Region = defaultRegion
-	}
-	idle := &idleClient{inner: cfg.HTTPClient, timeout: opts.IdleTimeout, newTimer: newTimer}
-	cfg.HTTPClient = &countingClient{inner: idle, sent: sent}
-	cfg.Credentials = &credentialsProvider{inner: cfg.Credentials}
-	return awss3.NewFromConfig(cfg, func(o *awss3.Options) {
-		o.UsePathStyle = opts.PathStyle
-		o.Retryer = aws.NopRetryer{} // retries are the store's: see retry.go
-		o.RetryMaxAttempts = 1
-		o.DisableLogOutputChecksumValidationSkipped = true
-		if opts.Endpoint != "" {
-			o.BaseEndpoint = aws.String(opts.Endpoint)
-		}
-	}), nil
-}
-
-// errNoCredentials marks a request that could not be signed because no
-// credentials were ever found.
-var errNoCredentials = errors.New("no usable AWS credentials")
-
-// errCredentialsRefresh marks a request that could not be signed although there were
-// credentials before: their source is down, which is worth a retry.
-var errCredentialsRefresh = errors.New("refresh AWS credentials")
-
-// credentialsProvider gives failures to find credentials a type, which the SDK
-// does not.
-type credentialsProvider struct {
-	inner  aws.CredentialsProvider
-	worked atomic.Bool
-}
-
-// Retrieve implements aws.CredentialsProvider.
-func (p *credentialsProvider) Retrieve(ctx context.Context) (aws.Credentials, error) {
-	c, err := p.inner.Retrieve(ctx)
-	switch {
-	case err == nil:
-		p.worked.Store(true)
-		return c, nil
-	case ctx.Err() != nil:
-		return aws.Credentials{}, err
-	case p.worked.Load():
-		return aws.Credentials{}, fmt.Errorf("%w: %w", errCredentialsRefresh, err)
-	default:
-		return aws.Credentials{}, fmt.Errorf("%w: %w", errNoCredentials, err)
-	}
+	return cfg, nil
 }
 
 // errIdle is the cause with which an idle request is cancelled.

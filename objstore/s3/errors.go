@@ -59,11 +59,13 @@ func (r request) translate(err error) failure {
 	case errors.As(err, &answer) && answer.Response != nil && answer.HTTPStatusCode() >= 300:
 		return r.translateAnswer(answer)
 	case errors.Is(err, errNoCredentials):
-		return failure{fmt.Errorf("%w: %w", objstore.ErrDenied, rootOf(err)), false}
+		return failure{fmt.Errorf("%w: %w", objstore.ErrCredentials, rootOf(err)), false}
+	case errors.Is(err, errCredentialsRefresh):
+		return failure{fmt.Errorf("%w: %w", objstore.ErrCredentials, rootOf(err)), true}
 	case errors.As(err, &certificate):
-		return failure{certificate, false}
+		return failure{fmt.Errorf("%w: %w", objstore.ErrUnavailable, certificate), false}
 	case errors.Is(err, errIdle), errors.Is(err, errAnswer), errors.Is(err, errRequestTimeout),
-		errors.Is(err, errCredentialsRefresh), errors.Is(err, errNotAll),
+		errors.Is(err, errNotAll),
 		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF),
 		errors.As(err, &transport), errors.As(err, &garbled), errors.As(err, &network):
 		return failure{rootOf(err), true}
@@ -109,8 +111,13 @@ func (r request) judgeCode(code, detail string) (failure, bool) {
 		return is(errNoUpload)
 	case "InvalidRange":
 		return is(objstore.ErrRange)
-	case "AccessDenied", "ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch":
+	case "AccessDenied":
 		return is(objstore.ErrDenied)
+	case "ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "InvalidToken", "InvalidAccessKeyId",
+		"SignatureDoesNotMatch", "InvalidClientTokenId", "UnrecognizedClientException":
+		return is(objstore.ErrCredentials)
+	case "QuotaExceeded", "XMinioStorageFull": // of servers other than AWS's
+		return is(objstore.ErrFull)
 	case "RequestTimeTooSkewed", // the SDK learns the skew from this answer
 		"InternalError", "SlowDown", "ServiceUnavailable",
 		// The body was damaged or cut on its way:
@@ -142,6 +149,8 @@ func (r request) judgeStatus(status int, detail string) failure {
 		return is(objstore.ErrRange)
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return is(objstore.ErrDenied)
+	case http.StatusInsufficientStorage:
+		return is(objstore.ErrFull)
 	case http.StatusNotImplemented:
 		return failure{errors.New(detail), false}
 	case http.StatusTooManyRequests, http.StatusRequestTimeout:

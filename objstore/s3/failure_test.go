@@ -175,9 +175,10 @@ func TestErrorsThatAreFinal(t *testing.T) {
 		want   error // nil: none of the contract's
 	}{
 		{403, "AccessDenied", objstore.ErrDenied},
-		{403, "SignatureDoesNotMatch", objstore.ErrDenied},
+		{403, "SignatureDoesNotMatch", objstore.ErrCredentials},
 		{403, "Whatever", objstore.ErrDenied},
-		{400, "ExpiredToken", objstore.ErrDenied},
+		{400, "ExpiredToken", objstore.ErrCredentials},
+		{507, "Whatever", objstore.ErrFull},
 		{404, "NoSuchBucket", objstore.ErrNoBucket},
 		{404, "NoSuchKey", objstore.ErrNotFound},
 		{412, "PreconditionFailed", objstore.ErrPrecondition},
@@ -497,7 +498,7 @@ func TestCertificateThatIsNotTrusted(t *testing.T) {
 func TestCredentialsThatCannotBeRefreshed(t *testing.T) {
 	isolate(t)
 	broken := errors.New("the source is down")
-	p := &credentialsProvider{inner: &flakyCredentials{err: broken}}
+	p := newCredentialsProvider(&flakyCredentials{err: broken}, nil)
 	_, err := p.Retrieve(t.Context())
 	require.ErrorIs(t, err, errNoCredentials)
 	require.ErrorIs(t, request{verb: "put"}.translate(err).err, objstore.ErrDenied)

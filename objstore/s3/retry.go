@@ -2,6 +2,7 @@ package s3
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,7 +14,8 @@ import (
 // randomness from outside, and lets each operation say what a repetition means.
 //
 // Repeated are: transport errors, answers that end early or are malformed, requests that
-// stood still or took too long, and statuses 408, 429 and 5xx. All operations are
+// stood still or took too long, statuses 408, 429 and 5xx, and requests that were refused for credentials for
+// which there are others by now. All operations are
 // repeated, conditional Puts too: a try that was applied, but whose answer was lost,
 // makes the next one fail with ErrPrecondition, which callers take as
 // ambiguous by the contract. A 409 is returned at once.
@@ -32,6 +34,7 @@ func (s *Store) do(ctx context.Context, r request, try func(context.Context) err
 				return ended(ctx, r, last)
 			}
 		}
+		signed := s.keys.generation()
 		err := s.attempt(ctx, try)
 		if err == nil {
 			return nil
@@ -39,6 +42,9 @@ func (s *Store) do(ctx context.Context, r request, try func(context.Context) err
 		f := r.translate(err)
 		if ctx.Err() != nil {
 			return ended(ctx, r, f.err)
+		}
+		if errors.Is(f.err, objstore.ErrCredentials) && s.keys.renew(ctx, signed) {
+			f.retry = true
 		}
 		if !f.retry {
 			return fmt.Errorf("%s: %w", r, f.err)

@@ -12,6 +12,8 @@
 //     taken from the local clock.
 //   - An ETag, though opaque, is the same for the same bytes under most servers. It
 //     identifies content, not a Put.
+//   - Credentials that the server refuses as expired, revoked or unknown are got anew from where they came from (files,
+//     a process, a role), at most every two seconds: whoever renews them needs not restart anybody.
 //   - Every upload carries a CRC32 (or what the AWS configuration asks for), which the
 //     server verifies; whole-object reads verify it where the server returns it.
 //   - Objects in the bucket whose names this store could not have written are left
@@ -37,6 +39,7 @@ import (
 type Store struct {
 	opts   Options // with defaults
 	client *awss3.Client
+	keys   *credentialsProvider
 	root   string // "" or Prefix + "/"
 	sent   sentCounts
 
@@ -62,7 +65,7 @@ func Open(ctx context.Context, opts Options) (*Store, error) {
 		s.root = opts.Prefix + "/"
 	}
 	var err error
-	if s.client, err = newClient(bounded, opts, &s.sent); err != nil {
+	if s.client, s.keys, err = newClient(bounded, opts, &s.sent); err != nil {
 		return nil, fmt.Errorf("open %s: %w", opts, err)
 	}
 	if _, err := s.probe(bounded, "check the bucket"); err != nil {
