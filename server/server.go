@@ -40,6 +40,9 @@ const (
 
 	writePiece = 256 << 10 // of a response
 
+	// maxHeaderBytes bounds the line and the headers of a request. A query may name 10,000 keys.
+	maxHeaderBytes = 1 << 20
+
 	// maxStreams is how many requests may be under way on one HTTP/2 connection. net/http looks at every open
 	// stream of a connection for each frame that it sends, also at those that have nothing to send: with 1,000
 	// event streams on a connection that takes more time than all else that a record needs.
@@ -69,7 +72,7 @@ type Server struct {
 	bodies    *budget // of requests
 	responses *budget // and all that reads hold
 	following *following
-	refusals  refusalLog
+	refusals  boundedLog
 
 	// As the constants say, but for tests.
 	readTimeout, pieceTimeout, drainTimeout time.Duration
@@ -102,7 +105,7 @@ func New(o Options) (*Server, error) {
 		readTimeout: readTimeout, pieceTimeout: pieceTimeout, drainTimeout: drainTimeout,
 	}
 	s.writer, _ = o.DB.(Writer)
-	s.refusals.log = s.log
+	s.refusals.log, s.refusals.message = s.log, "request refused"
 	s.draining, s.drain = context.WithCancel(context.Background())
 	s.following = &following{
 		maxFollowers: int64(o.MaxFollowers), maxStreams: int64(o.MaxFollowStreams),
@@ -110,6 +113,9 @@ func New(o Options) (*Server, error) {
 	}
 	context.AfterFunc(s.draining, s.following.shutDown)
 	s.replicas = newReplicas(o.Replicas, o.ReplicaTLS)
+	if s.front == nil {
+		s.front = NewFront(FrontOptions{Logger: s.log})
+	}
 	var err error
 	if s.metrics, err = newMetrics(o.Registry, s, o.Store); err != nil {
 		return nil, err
@@ -129,7 +135,7 @@ func New(o Options) (*Server, error) {
 		{endpoint: healthyPath, allow: get, scope: scopeOpen, handle: s.healthy},
 		{endpoint: readyPath, allow: get, scope: scopeOpen, handle: s.ready},
 		{endpoint: uiPath, allow: get, scope: scopeOpen, handle: s.page},
-		{endpoint: "/metrics", allow: get, scope: scopeAdmin, handle: s.serveMetrics},
+		{endpoint: metricsPath, allow: get, scope: scopeAdmin, handle: s.serveMetrics},
 	} {
 		if r.scope == scopeUnset {
 			panic("server: the route " + r.endpoint + " has no scope")
@@ -140,8 +146,11 @@ func New(o Options) (*Server, error) {
 		s.routes[appendEndpoint].absent = "this is a replica: it does not append"
 		s.routes[consumerPath].allow = get
 	}
-	if s.front == nil {
-		s.front = NewFront(s.log)
+	if o.Admin != nil {
+		s.routes[metricsPath].absent = "metrics are on the admin listener"
+		if !o.Admin.server.CompareAndSwap(nil, s) {
+			panic("server: the Admin belongs to another Server")
+		}
 	}
 	if !s.front.server.CompareAndSwap(nil, s) {
 		panic("server: the Front belongs to another Server")

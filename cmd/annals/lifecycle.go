@@ -81,7 +81,7 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	if err != nil {
 		return err
 	}
-	front := server.NewFront(log)
+	front := server.NewFront(server.FrontOptions{Logger: log})
 	served := make(chan error, 1)
 	go func() { served <- front.Serve(listener) }()
 	db, store, err := c.openLog(ctx, log)
