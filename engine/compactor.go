@@ -53,7 +53,7 @@ type compactor struct {
 	counts CompactionCounters // guarded by mu
 }
 
-// CompactionCounters are what operators see of a compactor. All but Debt are zero where
+// CompactionCounters are what operators see of a compactor. All but Planned and Debt are zero where
 // another process compacts.
 type CompactionCounters struct {
 	Working           bool   // this process holds the compactor's epoch
@@ -61,7 +61,8 @@ type CompactionCounters struct {
 	Jobs, Failures    uint64
 	BytesIn, BytesOut uint64 // stored bytes read and written by finished jobs: tables and indexes
 	Records           uint64 // records rewritten by finished jobs
-	Debt              uint64 // record bytes that planned jobs would rewrite now
+	Planned           int    // jobs that the state of the log calls for now; what they lead to may call for more
+	Debt              uint64 // record bytes that these jobs would rewrite
 }
 
 func (c *compactor) snapshot() CompactionCounters {
@@ -84,7 +85,7 @@ func (c *compactor) run(ctx context.Context) {
 			c.note(func(n *CompactionCounters) { n.Working, n.Epoch = true, epoch })
 			c.log.Info("compacting", "compactor_epoch", epoch)
 			err = c.work(ctx, epoch)
-			c.note(func(n *CompactionCounters) { n.Working, n.Debt = false, 0 })
+			c.note(func(n *CompactionCounters) { n.Working, n.Planned, n.Debt = false, 0, 0 })
 			c.release(ctx, epoch)
 		}
 		if err != nil && ctx.Err() == nil {
@@ -245,7 +246,7 @@ func groupInputs(job compaction.Job) (last []uint32) {
 // next returns the most urgent job that is not set aside, if there is one.
 func (c *compactor) next(s *manifest.State, aside setAside) (compaction.Job, bool) {
 	jobs := compaction.Plan(s, c.limits)
-	c.note(func(n *CompactionCounters) { n.Debt = debtOf(jobs) })
+	c.note(func(n *CompactionCounters) { n.Planned, n.Debt = len(jobs), debtOf(jobs) })
 	for _, j := range jobs {
 		if !aside.has(j, c.env.Elapsed()) {
 			return j, true

@@ -63,6 +63,8 @@ type diskCache struct {
 	folders   [diskFolders]int64 // bytes
 	hand      clockHand
 	inARow    int // failed writes
+	recount   int // writes since a folder was listed for their sake
+	recounted int // the folder that was listed last
 	headerBuf []byte
 }
 
@@ -81,6 +83,9 @@ const (
 	diskShare         = 8 // a range is kept if it costs at most this part of the budget
 	diskWriteFailures = 3 // in a row, before writing pauses
 	diskPause         = time.Minute
+	// diskRecount: so many writes list one folder, in turn. A file that somebody deletes, and that is written
+	// again, counts twice until then.
+	diskRecount = 16
 )
 
 // openDisk gives the tables a disk cache whose work ends with life; spawn starts
@@ -314,7 +319,8 @@ func (d *diskCache) write(k diskKey, body []byte) error {
 	d.headerBuf = appendDiskHeader(d.headerBuf[:0], k, body)
 	err := d.place(path, body)
 	if errors.Is(err, fs.ErrNotExist) {
-		// The first file of the folder, or somebody deleted it.
+		// The first file of the folder, or somebody deleted it: then what was in it does not count any more.
+		d.list(k.folder())
 		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
 			err = d.place(path, body)
 		}
@@ -323,6 +329,10 @@ func (d *diskCache) write(k diskKey, body []byte) error {
 		return fmt.Errorf("write to the disk cache: %w", err)
 	}
 	d.add(k.folder(), cost)
+	if d.recount++; d.recount >= diskRecount {
+		d.recount, d.recounted = 0, (d.recounted+1)%diskFolders
+		d.list(d.recounted)
+	}
 	return nil
 }
 

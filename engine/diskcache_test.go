@@ -175,6 +175,45 @@ func TestF36DiskCacheDeleted(t *testing.T) {
 	})
 }
 
+// What somebody deletes does not count for ever: a folder that is gone is noticed when it is written to,
+// a file that is gone when its folder's turn has come.
+func TestDiskCacheCountsWhatIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		d, _ := openDiskTest(t, dir, 128<<20, nil)
+		keys := make([]diskKey, 300)
+		for i := range keys {
+			keys[i] = testKey(i)
+		}
+		requireExact := func() {
+			t.Helper()
+			files, bytes := diskUse(t, dir)
+			require.GreaterOrEqual(t, files, len(keys))
+			require.Equal(t, bytes, d.bytes.Load())
+		}
+		fill(d, keys...)
+		requireExact()
+		require.NoError(t, os.RemoveAll(dir))
+		fill(d, keys...)
+		requireExact()
+
+		for _, k := range keys {
+			require.NoError(t, os.Remove(d.path(k)))
+		}
+		fill(d, keys...)
+		next := len(keys)
+		for range diskFolders * diskRecount / 512 {
+			some := make([]diskKey, 512)
+			for i := range some {
+				some[i] = testKey(next)
+				next++
+			}
+			fill(d, some...)
+		}
+		requireExact()
+	})
+}
+
 // The files, with what they occupy beside their bytes, stay within the budget,
 // also at a restart with a smaller one, and when others delete some.
 func TestDiskCacheBound(t *testing.T) {

@@ -156,7 +156,8 @@ func (db *DB) compacting(s *manifest.State) (c CompactionCounters) {
 		c = db.compactor.snapshot()
 	}
 	if !c.Working {
-		c.Debt = debtOf(compaction.Plan(s, db.opts.compactionLimits()))
+		jobs := compaction.Plan(s, db.opts.compactionLimits())
+		c.Planned, c.Debt = len(jobs), debtOf(jobs)
 	}
 	return c
 }

@@ -50,7 +50,7 @@ func NewAdmin(o AdminOptions) *Admin {
 	}
 	a := &Admin{debug: o.Debug}
 	a.conns.limit = maxAdminConnections
-	a.conns.refusals = boundedLog{log: o.Logger, message: "admin connection refused: there are too many"}
+	a.conns.refusals = &boundedLog{log: o.Logger, message: "admin connection refused: there are too many"}
 	a.http = &http.Server{
 		Handler:                      a,
 		MaxHeaderBytes:               maxHeaderBytes,

@@ -11,7 +11,7 @@ type connections struct {
 	limit    int64
 	open     atomic.Int64
 	refused  atomic.Uint64
-	refusals boundedLog
+	refusals *boundedLog
 }
 
 // changed is told of each connection by net/http: that it is new before the next one is accepted.

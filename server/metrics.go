@@ -76,7 +76,7 @@ func newMetrics(registry *prometheus.Registry, s *Server, store *metered.Store) 
 	collectors := []prometheus.Collector{
 		m.appends, m.appendSeconds, m.appendRecords, m.appendBytes, m.scanRecords, m.scanBytes, m.cursorsSet, m.requests, m.duration, m.inFlight,
 		m.followedRecords, m.followedBytes, m.followReads, m.followersCut, m.followersRefused, m.refused,
-		newLogCollector(s.db), newFollowingCollector(s.following),
+		newLogCollector(s.db), newFollowingCollector(s.following), newTracingCollector(s.opts.SlowLog, s.opts.Spans),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "annals_http_buffered_bytes", Help: "Bytes of request bodies and responses under way, which are bounded.",
 		}, func() float64 { return float64(s.bodies.used() + s.responses.used()) }),
@@ -91,7 +91,7 @@ func newMetrics(registry *prometheus.Registry, s *Server, store *metered.Store) 
 		}
 	}
 	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
-	return m, nil
+	return m, registerProcess(registry, s)
 }
 
 // boundedMethod returns the method, or otherMethod where a client could have invented it.
@@ -303,7 +303,9 @@ var logValues = []struct {
 		func(s *engine.Status) float64 { return float64(s.Compaction.BytesOut) }},
 	{"annals_compaction_records_total", "Records that finished compactions rewrote.", isCounter,
 		func(s *engine.Status) float64 { return float64(s.Compaction.Records) }},
-	{"annals_compaction_debt_bytes", "Key and value bytes that compactions would rewrite now, whoever does them.", isGauge,
+	{"annals_compaction_planned_jobs", "Compactions that the state of the log calls for now, whoever does them.", isGauge,
+		func(s *engine.Status) float64 { return float64(s.Compaction.Planned) }},
+	{"annals_compaction_debt_bytes", "Key and value bytes that these compactions would rewrite.", isGauge,
 		func(s *engine.Status) float64 { return float64(s.Compaction.Debt) }},
 	{"annals_segments_dropped_total", "Segments that retention dropped.", isCounter,
 		func(s *engine.Status) float64 { return float64(s.SegmentsDropped) }},

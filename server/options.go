@@ -16,6 +16,7 @@ import (
 	"github.com/annalsdb/annals/auth"
 	"github.com/annalsdb/annals/engine"
 	"github.com/annalsdb/annals/objstore/metered"
+	"github.com/annalsdb/annals/trace"
 )
 
 // DB is what the server needs of a log; *engine.DB is one, and so is a replica. One that is
@@ -106,6 +107,14 @@ type Options struct {
 	// Store is what the DB keeps its objects in, if the requests to it are counted: they are
 	// part of the metrics then. Default: they are not.
 	Store *metered.Store
+	// Tracer is told of the requests that read or write the log; the operations that they make are parts of them
+	// where the DB has the same one. Default nil: nobody is told.
+	Tracer trace.Tracer
+	// SlowLog is one whose counts are part of the metrics. Default: they are not.
+	SlowLog *trace.SlowLog
+	// Spans counts the spans that are sent to a collector of traces, for the metrics. It may be called from
+	// any goroutine. Default nil: they have none.
+	Spans func() trace.SpanCounts
 	// Logger gets failures (error), requests that ran out of time (warn) and every
 	// request (debug). Default: discarded.
 	Logger *slog.Logger

@@ -72,7 +72,7 @@ type Server struct {
 	bodies    *budget // of requests
 	responses *budget // and all that reads hold
 	following *following
-	refusals  boundedLog
+	refusals  *boundedLog
 
 	// As the constants say, but for tests.
 	readTimeout, pieceTimeout, drainTimeout time.Duration
@@ -105,7 +105,7 @@ func New(o Options) (*Server, error) {
 		readTimeout: readTimeout, pieceTimeout: pieceTimeout, drainTimeout: drainTimeout,
 	}
 	s.writer, _ = o.DB.(Writer)
-	s.refusals.log, s.refusals.message = s.log, "request refused"
+	s.refusals = &boundedLog{log: s.log, message: "request refused"}
 	s.draining, s.drain = context.WithCancel(context.Background())
 	s.following = &following{
 		maxFollowers: int64(o.MaxFollowers), maxStreams: int64(o.MaxFollowStreams),
@@ -194,7 +194,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = x.control.SetWriteDeadline(time.Time{}) // not supported in tests without a connection
 	rt, err := s.route(x)
 	if err == nil {
-		err = rt.handle(x)
+		err = s.handle(x, rt)
 	}
 	if err != nil {
 		x.fail(err)

@@ -81,7 +81,16 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	if err != nil {
 		return err
 	}
-	front := server.NewFront(server.FrontOptions{Logger: log})
+	c.telemetry.start(log)
+	watching, stopWatching := context.WithCancel(context.Background())
+	defer stopWatching()
+	c.security.watch(watching, log)
+	admin, endAdmin, err := c.security.startAdmin(log)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	defer endAdmin()
+	front := c.security.front(log)
 	served := make(chan error, 1)
 	go func() { served <- front.Serve(listener) }()
 	db, store, err := c.openLog(ctx, log)
@@ -99,6 +108,8 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	options.Store = store
 	options.Version = version()
 	c.status.options(&options)
+	c.telemetry.options(&options)
+	options.Tokens, options.Admin = c.security.tokens, admin
 	srv, err := server.New(options)
 	if err != nil {
 		front.Close()
@@ -110,6 +121,7 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 		about = append(about, "keys", c.replica.keys.String())
 	}
 	log.Info("serving", about...)
+	c.security.warn(log, c.listen)
 	cause := waitForEnd(ctx, log, db, served)
 	return errors.Join(cause, shutDown(log, c, srv, db, cause))
 }
@@ -131,9 +143,9 @@ func (c *serveConfig) openLog(ctx context.Context, log *slog.Logger) (openLog, *
 	if err != nil {
 		return nil, nil, err
 	}
-	store := metered.New(inner, metered.Options{})
+	store := metered.New(inner, c.telemetry.store())
 	options := c.engine
-	options.Logger = log
+	options.Logger, options.Tracer = log, c.telemetry.tracer
 	db, err := engine.Open(ctx, store, options)
 	if err != nil {
 		return nil, nil, err // not a nil *engine.DB in the interface

@@ -112,7 +112,7 @@ const (
 // openReplica opens the log for reading. While there is none it waits for a writer to begin it.
 func openReplica(ctx context.Context, log *slog.Logger, c *serveConfig) (openLog, *metered.Store, error) {
 	options := c.readerOptions()
-	options.Logger = log
+	options.Logger, options.Tracer = log, c.telemetry.tracer
 	var said time.Time
 	for {
 		db, store, err := tryReplica(ctx, c, options)
@@ -139,7 +139,7 @@ func tryReplica(ctx context.Context, c *serveConfig, options engine.ReaderOption
 	if err != nil {
 		return nil, nil, err
 	}
-	store := metered.New(inner, metered.Options{})
+	store := metered.New(inner, c.telemetry.store())
 	db, err := engine.OpenReader(ctx, store, options)
 	if err != nil {
 		return nil, nil, err // not a nil *engine.Reader in the interface
