@@ -48,6 +48,7 @@ type compactor struct {
 	commits *manifest.Committer
 	limits  compaction.Limits
 	refresh bool // nobody else keeps commits current
+	fails   *trouble
 
 	mu     sync.Mutex
 	counts CompactionCounters // guarded by mu
@@ -82,6 +83,7 @@ func (c *compactor) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		epoch, err := c.standBy(ctx)
 		if err == nil {
+			c.fails.note(nil)
 			c.note(func(n *CompactionCounters) { n.Working, n.Epoch = true, epoch })
 			c.log.Info("compacting", "compactor_epoch", epoch)
 			err = c.work(ctx, epoch)
@@ -89,7 +91,11 @@ func (c *compactor) run(ctx context.Context) {
 			c.release(ctx, epoch)
 		}
 		if err != nil && ctx.Err() == nil {
-			c.log.Warn("compaction paused", "error", err)
+			if errors.Is(err, manifest.ErrFenced) {
+				c.log.Warn("compaction paused", "error", err) // another process has it now
+			} else {
+				c.fails.note(err)
+			}
 			_ = c.env.Sleep(ctx, watchEvery) // its error is ctx's
 		}
 	}
@@ -192,9 +198,12 @@ func (c *compactor) work(ctx context.Context, epoch uint64) error {
 			f.times++
 			aside.failed[job.First] = f
 			c.note(func(n *CompactionCounters) { n.Failures++ })
-			c.log.Warn("compaction failed and is tried again", "job", job.String(), "error", err, "failures", f.times)
+			c.fails.note(err)
 		default:
 			delete(aside.failed, job.First)
+			if len(aside.failed) == 0 {
+				c.fails.note(nil)
+			}
 		}
 	}
 	return nil
@@ -247,6 +256,10 @@ func groupInputs(job compaction.Job) (last []uint32) {
 func (c *compactor) next(s *manifest.State, aside setAside) (compaction.Job, bool) {
 	jobs := compaction.Plan(s, c.limits)
 	c.note(func(n *CompactionCounters) { n.Planned, n.Debt = len(jobs), debtOf(jobs) })
+	if len(jobs) == 0 {
+		clear(aside.failed)
+		c.fails.note(nil)
+	}
 	for _, j := range jobs {
 		if !aside.has(j, c.env.Elapsed()) {
 			return j, true
@@ -398,10 +411,14 @@ func Compact(ctx context.Context, store objstore.Store, o CompactOptions) error 
 	if err != nil {
 		return fmt.Errorf("compact %s: %w", store, err)
 	}
-	commits := manifest.NewCommitter(manifest.CommitterOptions{Store: store, Env: full.Env, Tree: tree, Start: snap, Tracer: o.Tracer})
+	troubles := newTroubles(full.Logger, full.Env)
+	commits := manifest.NewCommitter(manifest.CommitterOptions{
+		Store: store, Env: full.Env, Tree: tree, Start: snap, Tracer: o.Tracer, OnTrouble: troubles[HeadUnwritable].note,
+	})
 	defer commits.Close()
 	c := &compactor{
 		store: store, env: full.Env, tracer: o.Tracer, log: full.Logger, commits: commits, limits: full.compactionLimits(), refresh: true,
+		fails: &troubles[NotCompacting],
 	}
 	c.run(ctx)
 	return nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,8 +37,9 @@ type diskCache struct {
 	dir    string
 	budget int64
 	env    *base.Env
-	log    *slog.Logger
 	lock   *os.File
+
+	reads, writes *trouble
 	// What tests replace to break the disk.
 	readFile  func(path string, size int64) ([]byte, error)
 	writeFile func(path string, parts ...[]byte) error
@@ -91,13 +91,13 @@ const (
 // openDisk gives the tables a disk cache whose work ends with life; spawn starts
 // it. Without a folder, or when the folder cannot be used, there is none: that is
 // logged.
-func (ts *tables) openDisk(life context.Context, spawn func(string, func()), dir string, budget int64, log *slog.Logger) {
+func (ts *tables) openDisk(life context.Context, spawn func(string, func()), dir string, budget int64, told *troubles) {
 	if dir == "" {
 		return
 	}
-	d, err := newDiskCache(dir, budget, ts.env, log)
+	d, err := newDiskCache(dir, budget, ts.env, told)
 	if err != nil {
-		log.Warn("running without the disk cache", "dir", dir, "error", err)
+		told[DiskCacheWrites].log.Warn("running without the disk cache", "dir", dir, "error", err)
 		return
 	}
 	ts.disk = d
@@ -106,7 +106,7 @@ func (ts *tables) openDisk(life context.Context, spawn func(string, func()), dir
 
 // newDiskCache locks the folder, and creates it if there is none. run must be
 // called once.
-func newDiskCache(dir string, budget int64, env *base.Env, log *slog.Logger) (*diskCache, error) {
+func newDiskCache(dir string, budget int64, env *base.Env, told *troubles) (*diskCache, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create the disk cache: %w", err)
 	}
@@ -122,7 +122,8 @@ func newDiskCache(dir string, budget int64, env *base.Env, log *slog.Logger) (*d
 		return nil, fmt.Errorf("lock the disk cache: %w", err)
 	}
 	return &diskCache{
-		dir: dir, budget: budget, env: env, log: log, lock: lock,
+		dir: dir, budget: budget, env: env, lock: lock,
+		reads: &told[DiskCacheReads], writes: &told[DiskCacheWrites],
 		readFile: readDiskFile, writeFile: writeDiskFile,
 		reading:    make(chan struct{}, maxDiskReads),
 		wake:       make(chan struct{}, 1),
@@ -166,12 +167,18 @@ func (d *diskCache) load(ctx context.Context, k diskKey) ([]byte, error) {
 	if err == nil {
 		body, err = parseDiskFile(file, k)
 	}
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		return body, err
+	switch {
+	case err == nil:
+		d.reads.note(nil)
+		return body, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, err
 	}
 	d.failures.Add(1)
 	if errors.Is(err, errDiskFile) {
 		_ = os.Remove(path) // else the range could not be written again
+	} else {
+		d.reads.note(err)
 	}
 	return nil, err
 }
@@ -288,13 +295,14 @@ func (d *diskCache) keep(k diskKey, body []byte) {
 	err := d.write(k, body)
 	if err == nil {
 		d.inARow = 0
+		d.writes.note(nil)
 		return
 	}
 	d.failures.Add(1)
 	if d.inARow++; d.inARow < diskWriteFailures {
 		return
 	}
-	d.log.Warn("the disk cache cannot be written; pausing", "dir", d.dir, "pause", diskPause, "error", err)
+	d.writes.note(err)
 	d.inARow-- // the first failure after the pause begins the next
 	d.mu.Lock()
 	defer d.mu.Unlock()

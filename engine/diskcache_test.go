@@ -25,7 +25,7 @@ import (
 // openDiskTest runs a cache until the test, or the returned function, ends it.
 func openDiskTest(t testing.TB, dir string, budget int64, change func(*diskCache)) (*diskCache, func()) {
 	t.Helper()
-	d, err := newDiskCache(dir, budget, bubbleEnv(), slog.New(slog.DiscardHandler))
+	d, err := newDiskCache(dir, budget, bubbleEnv(), newTroubles(slog.New(slog.DiscardHandler), bubbleEnv()))
 	require.NoError(t, err)
 	if change != nil {
 		change(d)
@@ -395,7 +395,7 @@ func TestDiskCacheLock(t *testing.T) {
 		second := &tables{env: bubbleEnv()}
 		open := func() {
 			log.Reset()
-			second.openDisk(t.Context(), func(_ string, f func()) { go f() }, dir, 16<<20, slog.New(slog.NewTextHandler(&log, nil)))
+			second.openDisk(t.Context(), func(_ string, f func()) { go f() }, dir, 16<<20, newTroubles(slog.New(slog.NewTextHandler(&log, nil)), bubbleEnv()))
 		}
 		open()
 		require.Nil(t, second.disk)
@@ -414,7 +414,7 @@ func TestF36DiskCacheCannotOpen(t *testing.T) {
 	for _, dir := range []string{file, filepath.Join(file, "sub"), "a\x00b"} {
 		var log bytes.Buffer
 		ts := &tables{env: base.SystemEnv()}
-		ts.openDisk(t.Context(), nil, dir, 16<<20, slog.New(slog.NewTextHandler(&log, nil)))
+		ts.openDisk(t.Context(), nil, dir, 16<<20, newTroubles(slog.New(slog.NewTextHandler(&log, nil)), bubbleEnv()))
 		require.Nil(t, ts.disk)
 		require.Contains(t, log.String(), "running without the disk cache")
 	}
@@ -450,7 +450,7 @@ func TestDiskCacheForeignFiles(t *testing.T) {
 // The queue is bounded in bytes and ranges; what does not fit is not kept.
 func TestDiskCacheQueueBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, err := newDiskCache(t.TempDir(), 1<<30, bubbleEnv(), slog.New(slog.DiscardHandler))
+		d, err := newDiskCache(t.TempDir(), 1<<30, bubbleEnv(), newTroubles(slog.New(slog.DiscardHandler), bubbleEnv()))
 		require.NoError(t, err)
 		body := make([]byte, 1<<20)
 		for i := range 2 * maxDiskQueue >> 20 {
@@ -463,7 +463,7 @@ func TestDiskCacheQueueBound(t *testing.T) {
 		require.Zero(t, d.queued)
 		end()
 
-		d, err = newDiskCache(t.TempDir(), 1<<30, bubbleEnv(), slog.New(slog.DiscardHandler))
+		d, err = newDiskCache(t.TempDir(), 1<<30, bubbleEnv(), newTroubles(slog.New(slog.DiscardHandler), bubbleEnv()))
 		require.NoError(t, err)
 		for i := range maxDiskJobs + 5 {
 			d.put(diskKey{diskTestID, int64(i), 1}, body[:1])
@@ -600,7 +600,7 @@ func BenchmarkDiskCacheMiss(b *testing.B) {
 
 // Writing while the cache is full, with evictions.
 func BenchmarkDiskCacheWrite(b *testing.B) {
-	d, err := newDiskCache(b.TempDir(), 64<<20, base.SystemEnv(), slog.New(slog.DiscardHandler))
+	d, err := newDiskCache(b.TempDir(), 64<<20, base.SystemEnv(), newTroubles(slog.New(slog.DiscardHandler), base.SystemEnv()))
 	require.NoError(b, err)
 	defer d.end()
 	body := make([]byte, 16<<10)

@@ -50,7 +50,8 @@ func NewAdmin(o AdminOptions) *Admin {
 	}
 	a := &Admin{debug: o.Debug}
 	a.conns.limit = maxAdminConnections
-	a.conns.refusals = &boundedLog{log: o.Logger, message: "admin connection refused: there are too many"}
+	a.conns.refusals = &boundedLog{log: o.Logger, level: slog.LevelWarn,
+		says: "admin connection refused: there are too many", more: "more admin connections were refused than are logged"}
 	a.http = &http.Server{
 		Handler:                      a,
 		MaxHeaderBytes:               maxHeaderBytes,

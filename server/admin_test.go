@@ -27,7 +27,7 @@ func startAdmin(t *testing.T, o AdminOptions) (*Admin, *running) {
 		a.Close()
 		require.NoError(t, <-served)
 	})
-	return a, &running{t: t, url: "http://" + l.Addr().String(), client: newClient(t, false)}
+	return a, &running{t: t, url: "http://" + l.Addr().String(), client: newClient(t, false), elsewhere: true}
 }
 
 // It answers while the log is opening, while it is open and while it is shut down, whoever asks.

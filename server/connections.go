@@ -38,7 +38,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 			return conn, err
 		}
 		l.conns.refused.Add(1)
-		l.conns.refusals.warn("remote", conn.RemoteAddr().String(), "limit", l.conns.limit)
+		l.conns.refusals.write("remote", conn.RemoteAddr().String(), "limit", l.conns.limit)
 		if tcp, ok := conn.(*net.TCPConn); ok {
 			_ = tcp.SetLinger(0) // or the system would remember each for a minute
 		}

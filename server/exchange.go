@@ -81,9 +81,9 @@ func (x *exchange) fail(err error) {
 	e := x.answerOf(err)
 	switch {
 	case e.status == http.StatusInternalServerError:
-		x.s.log.Error("request failed", "endpoint", x.endpoint, "error", err)
+		x.s.failed.write("endpoint", x.endpoint, "error", err)
 	case e.status == http.StatusGatewayTimeout && !e.expected:
-		x.s.log.Warn("request ran out of time", "endpoint", x.endpoint, "error", err)
+		x.s.late.write("endpoint", x.endpoint, "error", err)
 	}
 	if e.refused != "" {
 		x.refuse(e)

@@ -52,7 +52,7 @@ func NewFront(o FrontOptions) *Front {
 	setDefault(&o.MaxConnections, DefaultMaxConnections)
 	f := &Front{tls: o.TLS}
 	f.conns.limit = int64(o.MaxConnections)
-	f.conns.refusals = &boundedLog{log: o.Logger, message: "connection refused: there are too many"}
+	f.conns.refusals = &boundedLog{log: o.Logger, level: slog.LevelWarn, says: "connection refused: there are too many", more: "more connections were refused than are logged"}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(o.TLS != nil)

@@ -120,8 +120,9 @@ func (s *Server) serveMetrics(x *exchange) error {
 
 // logCollector reads the log's status when metrics are collected.
 type logCollector struct {
-	db     DB
-	values []logValue
+	db       DB
+	values   []logValue
+	troubles *prometheus.Desc
 }
 
 type logValue struct {
@@ -131,7 +132,7 @@ type logValue struct {
 }
 
 func newLogCollector(db DB) *logCollector {
-	c := &logCollector{db: db}
+	c := &logCollector{db: db, troubles: newTroubleDesc()}
 	for _, v := range logValues {
 		c.values = append(c.values, logValue{prometheus.NewDesc(v.name, v.help, nil, nil), v.kind, v.of})
 	}
@@ -143,6 +144,7 @@ func (c *logCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, v := range c.values {
 		out <- v.desc
 	}
+	out <- c.troubles
 }
 
 // Collect implements prometheus.Collector.
@@ -151,6 +153,7 @@ func (c *logCollector) Collect(out chan<- prometheus.Metric) {
 	for _, v := range c.values {
 		out <- prometheus.MustNewConstMetric(v.desc, v.kind, v.of(&status))
 	}
+	collectTroubles(out, c.troubles, &status)
 }
 
 const (

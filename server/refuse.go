@@ -26,5 +26,5 @@ func (x *exchange) logRefusal(why denial) {
 	case x.unknown != "":
 		attrs = append(attrs, "token_sha256", x.unknown)
 	}
-	x.s.refusals.warn(attrs...)
+	x.s.refusals.write(attrs...)
 }

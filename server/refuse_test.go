@@ -45,16 +45,16 @@ func TestRefusalsAreLoggedWithBound(t *testing.T) {
 		for range 1000 {
 			ask(s, "GET", apiPrefix+"/keys", "")
 		}
-		require.Equal(t, logLines, strings.Count(log.String(), "\n"))
-		time.Sleep(logWindow)
+		require.Equal(t, boundedLines, strings.Count(log.String(), "\n"))
+		time.Sleep(boundedWindow)
 		synctest.Wait()
-		require.Equal(t, logLines+1, strings.Count(log.String(), "\n"))
-		require.Contains(t, log.String(), fmt.Sprintf("more_times=%d", 1003-logLines))
+		require.Equal(t, boundedLines+1, strings.Count(log.String(), "\n"))
+		require.Contains(t, log.String(), fmt.Sprintf("left_out=%d", 1003-boundedLines))
 		ask(s, "GET", apiPrefix+"/keys", "")
-		require.Equal(t, logLines+2, strings.Count(log.String(), "\n"))
-		time.Sleep(logWindow) // nothing was left out: nothing is said
+		require.Equal(t, boundedLines+2, strings.Count(log.String(), "\n"))
+		time.Sleep(boundedWindow) // nothing was left out: nothing is said
 		synctest.Wait()
-		require.Equal(t, logLines+2, strings.Count(log.String(), "\n"))
+		require.Equal(t, boundedLines+2, strings.Count(log.String(), "\n"))
 	})
 }
 

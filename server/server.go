@@ -72,7 +72,8 @@ type Server struct {
 	bodies    *budget // of requests
 	responses *budget // and all that reads hold
 	following *following
-	refusals  *boundedLog
+	// Lines that requests bring about: refused, out of time, failed.
+	refusals, late, failed *boundedLog
 
 	// As the constants say, but for tests.
 	readTimeout, pieceTimeout, drainTimeout time.Duration
@@ -105,7 +106,9 @@ func New(o Options) (*Server, error) {
 		readTimeout: readTimeout, pieceTimeout: pieceTimeout, drainTimeout: drainTimeout,
 	}
 	s.writer, _ = o.DB.(Writer)
-	s.refusals = &boundedLog{log: s.log, message: "request refused"}
+	s.refusals = &boundedLog{log: s.log, level: slog.LevelWarn, says: "request refused", more: "more requests were refused than are logged"}
+	s.late = &boundedLog{log: s.log, level: slog.LevelWarn, says: "request ran out of time", more: "more requests ran out of time than are logged"}
+	s.failed = &boundedLog{log: s.log, level: slog.LevelError, says: "request failed", more: "more requests failed than are logged"}
 	s.draining, s.drain = context.WithCancel(context.Background())
 	s.following = &following{
 		maxFollowers: int64(o.MaxFollowers), maxStreams: int64(o.MaxFollowStreams),
@@ -134,6 +137,7 @@ func New(o Options) (*Server, error) {
 		{endpoint: consumerPath, allow: get + ", PUT, DELETE", scope: scopeRead, data: true, handle: withConsumer(s.cursorsOf)},
 		{endpoint: healthyPath, allow: get, scope: scopeOpen, handle: s.healthy},
 		{endpoint: readyPath, allow: get, scope: scopeOpen, handle: s.ready},
+		{endpoint: openAPIPath, allow: get, scope: scopeOpen, handle: s.describeAPI},
 		{endpoint: uiPath, allow: get, scope: scopeOpen, handle: s.page},
 		{endpoint: metricsPath, allow: get, scope: scopeAdmin, handle: s.serveMetrics},
 	} {

@@ -276,7 +276,7 @@ func (st *stream) end(why error) {
 	case why != nil && x.s.draining.Err() == nil:
 		e := x.answerOf(why)
 		if e.status == http.StatusInternalServerError {
-			x.s.log.Error("stream failed", "endpoint", x.endpoint, "error", why)
+			x.s.failed.write("endpoint", x.endpoint, "error", why)
 		}
 		buf = st.framing.AppendEnd(buf, &wire.ErrorBody{Status: wire.StatusError, Message: e.message})
 	case st.framing != wire.Lines:

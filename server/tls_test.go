@@ -147,6 +147,7 @@ func TestTLS(t *testing.T) {
 		r.url = plain
 	}
 	// In the clear there is nothing.
+	r.elsewhere = true
 	got := r.speak(false).get("/-/healthy")
 	require.Equal(t, 400, got.status)
 	require.Contains(t, got.body, "HTTPS")
@@ -180,7 +181,7 @@ func TestClientCertificates(t *testing.T) {
 		return err
 	}
 	require.NoError(t, get(clients))
-	require.ErrorContains(t, get(nil), "certificate required")
+	require.Error(t, get(nil)) // "certificate required", if it arrives before the connection is closed
 	require.Error(t, get(others))
 	require.NoError(t, os.WriteFile(f.ClientCA, others.pem, 0o600))
 	opened.Reload(slog.New(slog.DiscardHandler))

@@ -17,10 +17,6 @@ import (
 	"github.com/annalsdb/annals/server"
 )
 
-// fencedDrain is how long a fenced server goes on answering 503, so that load
-// balancers and clients see it before the port closes.
-const fencedDrain = 2 * time.Second
-
 // serve runs the server until a signal, a fence or a failure ends it. What went
 // wrong is one line of the log; the error carries the exit status only.
 func serve(p *process, c serveConfig) error {
@@ -122,7 +118,7 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	}
 	log.Info("serving", about...)
 	c.security.warn(log, c.listen)
-	cause := waitForEnd(ctx, log, db, served)
+	cause := waitForEnd(ctx, log, &c.fence, db, served)
 	return errors.Join(cause, shutDown(log, c, srv, db, cause))
 }
 
@@ -161,8 +157,8 @@ func closeLog(c serveConfig, db openLog) error {
 }
 
 // waitForEnd returns when the server has to stop, with the reason unless that
-// is a signal. A fenced server has answered 503 for fencedDrain by then.
-func waitForEnd(ctx context.Context, log *slog.Logger, db openLog, served <-chan error) error {
+// is a signal. A fenced server has answered 503 for a while by then.
+func waitForEnd(ctx context.Context, log *slog.Logger, fence *fenceConfig, db openLog, served <-chan error) error {
 	select {
 	case <-ctx.Done():
 		return nil
@@ -174,13 +170,7 @@ func waitForEnd(ctx context.Context, log *slog.Logger, db openLog, served <-chan
 	if !errors.Is(err, engine.ErrFenced) {
 		return err
 	}
-	log.Warn("another writer has taken the log; answering 503 until the exit", "for", fencedDrain)
-	drain := time.NewTimer(fencedDrain)
-	defer drain.Stop()
-	select {
-	case <-drain.C:
-	case <-ctx.Done():
-	}
+	fence.wait(ctx, log, served)
 	return err
 }
 

@@ -64,6 +64,7 @@ var notOfReplicas = []struct{ flag, why string }{
 	{"gc-interval", writersWork}, {"gc-grace", writersWork},
 	{"replicas", "the log's writer tells of its replicas"}, {"replicas-ca", "the log's writer tells of its replicas"},
 	{"max-producers", writersState}, {"max-state-bytes", writersState}, {"forget-lost-state", writersState},
+	{"on-fence", "nobody takes the log from one who only reads it"},
 }
 
 // ofReplicas are the flags that only a replica has.

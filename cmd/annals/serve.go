@@ -25,7 +25,7 @@ behind the bucket may be left out. Credentials come from the AWS environment var
 SIGTERM or SIGINT: it stops accepting, finishes what is under way, flushes, marks the shutdown clean and
 exits with status 0. Another signal, a second later or more, ends it at once, with status 1; nothing acknowledged as durable is lost.
 Exit status 4: another writer has taken the log. A supervisor must not restart it then, or two writers
-take the log from each other for ever.`
+take the log from each other for ever: see --on-fence for those that do.`
 
 // serveConfig is everything that the flags of serve say.
 type serveConfig struct {
@@ -33,6 +33,7 @@ type serveConfig struct {
 	store           storeURL
 	engine          engine.Options
 	replica         replicaConfig
+	fence           fenceConfig
 	status          statusConfig
 	security        securityConfig
 	telemetry       telemetryConfig
@@ -62,6 +63,7 @@ func (c *serveConfig) define(s *settings) {
 	c.addAgingFlags(s)
 	c.addLimitFlags(s)
 	c.replica.addFlags(s)
+	c.fence.addFlags(s)
 	c.status.addFlags(s)
 	c.security.addFlags(s)
 	c.telemetry.addFlags(s)

@@ -111,6 +111,7 @@ var libraries = map[string][]string{
 	"go.yaml.in/yaml/":                   {"auth", "cmd/annals"},
 	"github.com/stretchr/testify":        nil,
 	"pgregory.net/rapid":                 nil,
+	"github.com/getkin/":                 nil,
 	"google.golang.org/protobuf/":        {"bench", "compaction", "engine", "manifest", "wire", "server", "client", "fuzz"},
 	"github.com/anishathalye/porcupine":  {"fuzz/history"},
 	"github.com/chromedp/":               nil,

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -180,4 +181,15 @@ func (s *Server) do(t *testing.T, method, path string, body io.Reader) []byte {
 		t.Fatalf("%s %s: %s: %s (%v)", method, path, resp.Status, answer, err)
 	}
 	return answer
+}
+
+// FreeAddress returns a loopback address on which nothing listens.
+func FreeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
 }
