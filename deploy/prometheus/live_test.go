@@ -3,6 +3,7 @@
 package prometheus
 
 import (
+	"encoding/base64"
 	"fmt"
 	"os"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/stretchr/testify/require"
 
+	"github.com/annalsdb/annals/auth"
 	"github.com/annalsdb/annals/deploy/internal/binary"
 	"github.com/annalsdb/annals/objstore/s3/s3fake"
 )
@@ -38,17 +40,25 @@ func live(t *testing.T) *database {
 	environ := []string{"AWS_ACCESS_KEY_ID=key", "AWS_SECRET_ACCESS_KEY=secret", "AWS_EC2_METADATA_DISABLED=true",
 		"ANNALS_STORE=s3://" + s3fake.Bucket + "/log?endpoint=" + s3.URL + "&region=us-east-1&path_style=true"}
 	tokens := t.TempDir() + "/tokens.yaml"
-	require.NoError(t, os.WriteFile(tokens, []byte(tokenFile), 0o600))
+	require.NoError(t, os.WriteFile(tokens, []byte(tokenFile()), 0o600))
 	flags := func(admin string, more ...string) []string {
 		return append([]string{"--tokens", tokens, "--admin-listen", admin, "--disk-cache", t.TempDir(), "--cache-bytes", "1MiB"}, more...)
 	}
+	// What is read below lies in tables, not in memory.
+	before := binary.Start(t, program, environ, "--segment-bytes", "64KiB", "--segment-min-bytes", "1KiB")
+	for range 20 {
+		for i := range scrapes {
+			before.Post(t, "/api/v1/log/append", strings.NewReader(record(oldKey(i))))
+		}
+	}
+	before.Stop(t)
 	d := newDatabase(t)
 	admins := map[string]string{"writer": binary.FreeAddress(t), "replica": binary.FreeAddress(t)}
 	writer := binary.Start(t, program, environ, flags(admins["writer"], "--segment-bytes", "64KiB", "--segment-min-bytes", "1KiB", "--gc-interval", "1s", "--flush-interval", "1ms")...)
 	replica := binary.Start(t, program, environ, flags(admins["replica"], "--replica", "--poll-interval", "10ms")...)
 	writer.Token, replica.Token = token, token
 	for i := range scrapes {
-		use(t, writer, replica)
+		use(t, writer, replica, oldKey(i))
 		for name, admin := range admins {
 			text := (&binary.Server{URL: "http://" + admin}).Get(t, "/metrics")
 			d.scrape(time.Duration(i)*interval, text, "job", "annals", "instance", name)
@@ -57,32 +67,35 @@ func live(t *testing.T) *database {
 	return d
 }
 
-// The token of the tests, and the file that lets it in.
-const (
-	token     = "annals_test"
-	tokenFile = `tokens:
-  - name: test
-    hash: sha256:f0f1a6b1f3ab2bd4b4e4b1b7f5ee53a6ee3cf8f1a0f1a0cc2ff1a9d6a0e1b9a4
-    scopes: [read, append, admin]
-`
-)
+// token is that of the tests.
+var token = auth.Generate()
 
-// use appends, reads and follows a little, and asks for what there is not.
-func use(t *testing.T, writer, replica *binary.Server) {
+// tokenFile lets it in.
+func tokenFile() string {
+	return fmt.Sprintf("tokens:\n  - name: test\n    hash: %s\n    scopes: [read, append, admin]\n", auth.HashOf(token))
+}
+
+func oldKey(i int) string { return fmt.Sprint("old", i) }
+
+// record is the body of an append of one record of a few kilobytes.
+func record(key string) string {
+	return fmt.Sprintf(`{"records":[{"key":%q,"value":%q}]}`, base64.StdEncoding.EncodeToString([]byte(key)), strings.Repeat("AAAA", 2000))
+}
+
+// use appends, and reads what is new and what is old.
+func use(t *testing.T, writer, replica *binary.Server, old string) {
 	t.Helper()
-	var last uint64
+	var last struct {
+		StartSequence uint64 `json:"startSequence"`
+	}
 	for range 20 {
-		body := fmt.Sprintf(`{"records":[{"key":"dXNlcg==","value":"%s"}]}`, strings.Repeat("AAAA", 2000))
-		var answer struct {
-			StartSequence uint64 `json:"startSequence"`
-		}
-		writer.PostInto(t, "/api/v1/log/append", body, &answer)
-		last = answer.StartSequence
+		writer.PostInto(t, "/api/v1/log/append", record("new"), &last)
 	}
 	for _, s := range []*binary.Server{writer, replica} {
-		s.Get(t, fmt.Sprintf("/api/v1/log/scan?key=user&min_sequence=%d", last))
-		s.Get(t, fmt.Sprintf("/api/v1/log/scan?key=user&start_seq=%d&follow=true", last))
-		s.Get(t, "/api/v1/log/count?key=user")
+		s.Get(t, fmt.Sprintf("/api/v1/log/scan?key=new&min_sequence=%d", last.StartSequence))
+		s.Get(t, fmt.Sprintf("/api/v1/log/scan?key=new&start_seq=%d&follow=true", last.StartSequence))
+		s.Get(t, "/api/v1/log/scan?key="+old)
+		s.Get(t, "/api/v1/log/count?key=new")
 		s.Get(t, "/api/v1/log/keys")
 	}
 }

@@ -1,6 +1,7 @@
 package prometheus
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"regexp"
@@ -134,7 +135,11 @@ var histories = map[string]history{
 		good: []string{`annals_gc_rounds_total` + server + ` 0+1x200`, `annals_gc_failures_total` + server + ` 0x200`, `annals_replica_manifest_polls_total` + server + ` 0x200`,
 			`annals_gc_rounds_total{job="annals",instance="replica"} 0x200`, `annals_replica_manifest_polls_total{job="annals",instance="replica"} 0+60x200`},
 	},
-	"AnnalsLocalDiskBad": counter("annals_disk_cache_errors_total", "0+1x200", "7x200"),
+	"AnnalsLocalDiskBad":       counter("annals_disk_cache_errors_total", "0+1x200", "7x200"),
+	"AnnalsTrouble":            {bad: []string{`annals_trouble{` + of + `kind="wal_write"} 1x200`}, good: []string{`annals_trouble{` + of + `kind="wal_write"} 0x190 1 1 0x9`}},
+	"AnnalsReloadFails":        {bad: []string{`annals_auth_reload_failing` + server + ` 0x200`, `annals_tls_reload_failing` + server + ` 1x200`}, good: []string{`annals_auth_reload_failing` + server + ` 0x200`, `annals_tls_reload_failing` + server + ` 0x200`}},
+	"AnnalsCertificateEnds":    counter("annals_tls_certificate_expiry_timestamp_seconds", fmt.Sprintf("%dx200", epoch.Unix()+6*86400), fmt.Sprintf("%dx200", epoch.Unix()+8*86400)),
+	"AnnalsConnectionsRefused": counter("annals_http_connections_refused_total", "0+5x200", "7x200"),
 	"AnnalsRefusesClients": {
 		bad:  []string{`annals_auth_refused_total{` + of + `reason="unknown"} 0+100x200`},
 		good: []string{`annals_auth_refused_total{` + of + `reason="missing"} 0+100x200`, `annals_auth_refused_total{` + of + `reason="unknown"} 0+1x200`},

@@ -69,7 +69,7 @@ func TestRestartsAndStops(t *testing.T) {
 	require.Equal(t, []string{"on-failure"}, service["Restart"])
 	status, help := binary.Run(t, program, nil, "--help")
 	require.Zero(t, status)
-	for name, text := range map[string]string{"2": "2 bad flags", "4": "4 serve: another"} {
+	for name, text := range map[string]string{"2": "2  bad flags", "4": "4  serve: another"} {
 		require.Contains(t, strings.Fields(service["RestartPreventExitStatus"][0]), name)
 		require.Contains(t, help, text, "the status means something else now")
 	}
