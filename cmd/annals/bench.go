@@ -247,13 +247,13 @@ func runBench(p *process, c *benchConfig, w bench.Workload, config map[string]st
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	out, err := c.createJSON(p)
-	if err != nil {
-		return failf("%w", err)
-	}
 	target, err := c.openTarget(ctx, newLogger(p.stderr, slog.LevelWarn, "text"))
 	if err != nil {
 		return failf("%w", err)
+	}
+	out, err := c.createJSON(p) // now that it can begin: a report that was there is lost
+	if err != nil {
+		return failf("%w", errors.Join(err, target.Close(ctx)))
 	}
 	profiled, err := startProfile(c.profile)
 	if err != nil {

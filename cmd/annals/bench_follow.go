@@ -27,6 +27,7 @@ func newBenchFollow(p *process) *cobra.Command {
 		define: func(s *settings) { addFollowFlags(s, &o) },
 		check: func(s *settings, c *benchConfig) {
 			checkArrivals(s, o.Rate)
+			checkForm(s, o.Form)
 			if o.Form == bench.FollowEngine && (c.server != "" || c.http) {
 				s.fault("--form engine needs --store without --http: it follows the engine in this process")
 			}
@@ -43,6 +44,24 @@ func newBenchFollow(p *process) *cobra.Command {
 		workload: func() bench.Workload { return bench.NewFollow(o) },
 		wrap:     o.Landings.Wrap,
 	})
+}
+
+// ofForm are the flags that only one form of following has.
+var ofForm = []struct {
+	flag string
+	form bench.FollowForm
+}{{"streams-per-connection", bench.FollowForm(crowd.HTTP2)}, {"connections", bench.FollowForm(crowd.Shared)}}
+
+// checkForm reports flags of another form.
+func checkForm(s *settings, form bench.FollowForm) {
+	for _, f := range ofForm {
+		if s.changed(f.flag) && form != f.form {
+			s.fault("--%s needs --form %s", f.flag, f.form)
+		}
+	}
+	if s.changed("clients-in-process") && form == bench.FollowEngine {
+		s.fault("--clients-in-process: --form engine has no other process")
+	}
 }
 
 func addFollowFlags(s *settings, o *bench.FollowOptions) {

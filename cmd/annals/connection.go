@@ -1,14 +1,19 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/annalsdb/annals/client"
@@ -99,6 +104,38 @@ func (c *connection) client() (*client.Client, error) {
 		return nil, err
 	}
 	return client.New(c.server, o)
+}
+
+// remoteCommand builds a command that asks a server and prints the answer. check may add faults about the arguments,
+// which are as many as there must be. do gets a client and where to print; the first failure to print is reported when it returns.
+func remoteCommand(p *process, c *connection, cmd *cobra.Command, arguments []string, define func(*settings),
+	check func(*settings, []string), do func(ctx context.Context, api *client.Client, out *bufio.Writer, args []string) error) *cobra.Command {
+	withServer := func(s *settings) {
+		addConnectionFlags(s, c)
+		define(s)
+	}
+	return newCommand(p, cmd, arguments, withServer, func(*settings) {}, func(s *settings, args []string) error {
+		if check(s, args); len(s.faults) > 0 {
+			return &usageError{s.faults}
+		}
+		api, err := c.client()
+		if err != nil {
+			return failf("%w", err)
+		}
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		out := bufio.NewWriterSize(p.stdout, outputBufferBytes)
+		err = do(ctx, api, out, args)
+		switch flushed := out.Flush(); {
+		case ctx.Err() != nil:
+			return failf("%w", errInterrupted)
+		case err != nil:
+			return failf("%w", err)
+		case flushed != nil:
+			return failf("write output: %w", flushed)
+		}
+		return nil
+	})
 }
 
 // tlsConfig returns what the flags say of TLS; nil: nothing.

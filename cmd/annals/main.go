@@ -4,12 +4,16 @@
 //	annals serve            run the server
 //	annals append           load newline-delimited JSON
 //	annals scan KEY         print the records of one key
+//	annals keys             print the keys
+//	annals segments         print the segments
+//	annals count KEY        print how many records a key has
 //	annals cursors          show and change where consumers go on
 //	annals inspect          show what a log consists of
 //	annals check            verify a whole log
 //	annals compact          compact a log from a process of its own
 //	annals bench            measure a log
 //	annals version          print what was built
+//	annals completion       print a script for completion in a shell
 //
 // "annals COMMAND --help" lists the flags with their defaults and costs.
 package main
@@ -83,6 +87,9 @@ func run(p *process) int {
 	if errors.As(err, &exit) {
 		if exit.err != nil {
 			fmt.Fprintf(p.stderr, "%s: %v\n", cmd.CommandPath(), exit.err)
+			if hint := hintOf(cmd, exit.err); hint != "" {
+				fmt.Fprintln(p.stderr, hint)
+			}
 		}
 		return exit.status
 	}
@@ -108,6 +115,6 @@ func newRoot(p *process) *cobra.Command {
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
-	root.AddCommand(newServe(p), newAppend(p), newScan(p), newCursors(p), newInspect(p), newCheck(p), newCompact(p), newBench(p), newVersion(p), newCompletion(p))
+	root.AddCommand(newServe(p), newAppend(p), newScan(p), newKeys(p), newSegments(p), newCount(p), newCursors(p), newInspect(p), newCheck(p), newCompact(p), newBench(p), newVersion(p), newCompletion(p))
 	return root
 }

@@ -129,6 +129,8 @@ func (s *settings) parseFlag(text string, rest []string) []string {
 		value, given, rest = rest[0], true, rest[1:]
 	}
 	switch {
+	case name == "token" && s.variables[tokenVariable] != nil:
+		s.fault("--token: everybody on a machine can read command lines; use --token-file, or the variable %s", tokenVariable)
 	case flag == nil:
 		s.fault("unknown flag --%s%s", name, didYouMean("--", name, s.names()))
 	case !given:
