@@ -310,7 +310,7 @@ func provoked(t *testing.T) map[int]func(*request) http.Handler {
 		},
 		http.StatusTooManyRequests:     func(*request) http.Handler { return full },
 		http.StatusInternalServerError: failing(broken(db, engine.ErrCorrupt)),
-		http.StatusServiceUnavailable:  func(*request) http.Handler { return NewFront(nil) }, // the log is opening
+		http.StatusServiceUnavailable:  func(*request) http.Handler { return NewFront(FrontOptions{}) }, // the log is opening
 		http.StatusGatewayTimeout:      failing(broken(db, context.DeadlineExceeded)),
 		http.StatusInsufficientStorage: failing(&brokenDB{DB: db, sets: engine.ErrStateFull}),
 	}
