@@ -252,7 +252,7 @@ func provoked(t *testing.T) map[int]func(*request) http.Handler {
 		reader, err := engine.OpenReader(t.Context(), store, engine.ReaderOptions{Keys: keys})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, reader.Close(context.Background())) })
-		return serving(Options{DB: reader})
+		return serving(Options{DB: reader, Admin: NewAdmin(AdminOptions{})})
 	}
 	replica, elsewhere := replicaOf(engine.KeyRange{}), replicaOf(engine.KeyRange{Start: []byte("z")})
 	failing := func(db *brokenDB) func(*request) http.Handler {
