@@ -67,12 +67,15 @@ func (c *connection) check(s *settings) {
 	if (c.cert == "") != (c.key == "") {
 		s.fault("--tls-cert and --tls-key need each other")
 	}
-	// A variable may be there for other servers, or for serve, which has two of these too.
-	given := strings.HasPrefix(s.sources["tls-ca"]+s.sources["tls-cert"], "--")
-	if given && !strings.HasPrefix(c.server, "https:") {
-		s.fault("--tls-ca and --tls-cert need a --server that begins with https://")
+	for _, name := range []string{"tls-ca", "tls-cert"} {
+		// A variable may be there for other servers, or for serve, which has --tls-cert too.
+		if s.sources[name] == "--"+name && !c.https() {
+			s.fault("--%s needs a --server that begins with https://", name)
+		}
 	}
 }
+
+func (c *connection) https() bool { return strings.HasPrefix(c.server, "https:") }
 
 // parseToken reads a token as an HTTP header can carry it. Its errors repeat nothing of it.
 func parseToken(text string) (string, error) {
@@ -154,7 +157,7 @@ func remoteCommand(p *process, c *connection, cmd *cobra.Command, arguments []st
 
 // tlsConfig returns what the flags say of TLS; nil: nothing.
 func (c *connection) tlsConfig() (*tls.Config, error) {
-	if c.ca == "" && c.cert == "" {
+	if c.ca == "" && c.cert == "" || !c.https() {
 		return nil, nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
