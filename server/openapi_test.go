@@ -252,7 +252,7 @@ func provoked(t *testing.T) map[int]func(*request) http.Handler {
 		reader, err := engine.OpenReader(t.Context(), store, engine.ReaderOptions{Keys: keys})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, reader.Close(context.Background())) })
-		return serving(Options{DB: reader})
+		return serving(Options{DB: reader, Admin: NewAdmin(AdminOptions{})})
 	}
 	replica, elsewhere := replicaOf(engine.KeyRange{}), replicaOf(engine.KeyRange{Start: []byte("z")})
 	failing := func(db *brokenDB) func(*request) http.Handler {
@@ -310,7 +310,7 @@ func provoked(t *testing.T) map[int]func(*request) http.Handler {
 		},
 		http.StatusTooManyRequests:     func(*request) http.Handler { return full },
 		http.StatusInternalServerError: failing(broken(db, engine.ErrCorrupt)),
-		http.StatusServiceUnavailable:  func(*request) http.Handler { return NewFront(nil) }, // the log is opening
+		http.StatusServiceUnavailable:  func(*request) http.Handler { return NewFront(FrontOptions{}) }, // the log is opening
 		http.StatusGatewayTimeout:      failing(broken(db, context.DeadlineExceeded)),
 		http.StatusInsufficientStorage: failing(&brokenDB{DB: db, sets: engine.ErrStateFull}),
 	}

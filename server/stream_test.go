@@ -409,10 +409,10 @@ func TestFencedStreamsEnd(t *testing.T) {
 
 // A client that stops reading is cut off, and nothing of it stays.
 func TestSlowClientsAreCutOff(t *testing.T) {
-	overBoth(t, func(t *testing.T, http2 bool) {
-		r := startWith(t, Options{}, func(s *Server) {
+	overAll(t, func(t *testing.T, run func(Options, func(*Server)) *running) {
+		r := run(Options{}, func(s *Server) {
 			s.pieceTimeout, s.following.interval = 2*time.Second, 10*time.Millisecond // a slow machine is no slow client
-		}).speak(http2)
+		})
 		o := r.events("key=k")
 		q := r.events("key=k") // over HTTP/2 on the same connection, which must live
 		value := strings.Repeat("v", 1<<20)

@@ -42,6 +42,8 @@ var table = map[string]rule{
 	"internal/arch": {},
 	// Processes that tests start, kill and pause.
 	"internal/child": {},
+	// Files that are replaced while the process runs.
+	"internal/reload": {},
 	// Runs every fuzz target; it knows none of the packages.
 	"internal/fuzzall": {},
 	// Breaks the guards of the others, as text.
@@ -80,8 +82,8 @@ var table = map[string]rule{
 
 	"wire": {},
 	// Tokens, for any server: nothing of HTTP, nothing of logs.
-	"auth":   {},
-	"server": {imports: []string{"internal/base", "objstore", "objstore/metered", "auth", "engine", "server/ui", "trace", "wire"}, tests: []string{"client", "wal"}},
+	"auth":   {imports: []string{"internal/reload"}},
+	"server": {imports: []string{"internal/base", "objstore", "objstore/metered", "auth", "engine", "internal/reload", "server/ui", "trace", "wire"}, tests: []string{"client", "wal"}},
 	// The page of a server. Its tests drive a real browser on a real server.
 	"server/ui": {tests: []string{"engine", "internal/base", "server"}},
 	"client":    {imports: []string{"wire"}, tests: []string{"engine", "server"}},
