@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -28,7 +29,10 @@ func newBenchFollow(p *process) *cobra.Command {
 		check: func(s *settings, c *benchConfig) {
 			checkArrivals(s, o.Rate)
 			checkForm(s, o.Form)
-			if o.Form == bench.FollowEngine && (c.server != "" || c.http) {
+			if strings.HasPrefix(c.server.server, "https:") {
+				s.fault("--server %s: the followers of this benchmark speak http:// only", c.server.server)
+			}
+			if o.Form == bench.FollowEngine && (c.server.server != "" || c.http) {
 				s.fault("--form engine needs --store without --http: it follows the engine in this process")
 			}
 			if o.Form == bench.FollowEngine || o.ClientsInProcess {

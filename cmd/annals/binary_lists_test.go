@@ -72,7 +72,7 @@ func TestListFaults(t *testing.T) {
 		{[]string{"count", "--from", "3", "--to", "2", "b64:!"}, "annals count: 2 faults:\n  --from 3 is above --to 2\n  KEY: \"b64:!\" is not base64 behind b64:\n"},
 		{[]string{"segments", "--from", "3", "--to", "2"}, "annals segments: --from 3 is above --to 2\n"},
 		{[]string{"scan", "b64:!"}, "annals scan: KEY: \"b64:!\" is not base64 behind b64:\n"},
-		{[]string{"segments", "--tls-cert", "c", "--tls-ca", "ca"}, "annals segments: 2 faults:\n  --tls-cert and --tls-key need each other\n  --tls-ca and --tls-cert need a --server that begins with https://\n"},
+		{[]string{"segments", "--tls-cert", "c", "--tls-ca", "ca"}, "annals segments: 3 faults:\n  --tls-cert and --tls-key need each other\n  --tls-ca needs a --server that begins with https://\n  --tls-cert needs a --server that begins with https://\n"},
 	} {
 		status, stdout, stderr := runIn(test.args...)
 		require.Equal(t, exitUsage, status, "%v", test.args)

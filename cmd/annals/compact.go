@@ -48,9 +48,9 @@ func newCompact(p *process) *cobra.Command {
 		addFlag(s, "retention", "duration", "", &c.options.Retention, parseDuration,
 			"a merged segment spans at most a tenth of it; nothing is dropped here (default none: 31 days)")
 		addLogFlags(s, &c.logLevel, &c.logFormat)
-		s.flags.BoolVar(&c.json, "json", false, "print one JSON object when it stops: what it asked of the store")
 		addConfigFlags(s)
 		s.withVariables()
+		s.flags.BoolVar(&c.json, "json", false, "print one JSON object when it stops: what it asked of the store")
 	}
 	check := func(s *settings) {
 		if c.options.Retention > 0 && c.options.Retention < time.Second {

@@ -49,6 +49,7 @@ func TestConnectionToken(t *testing.T) {
 	}{
 		{[]string{server, "ANNALS_TOKEN_FILE=" + file, "ANNALS_TOKEN=wrong"}, nil, exitOK, ""},
 		{[]string{server, "ANNALS_TOKEN=of-a-variable"}, nil, exitOK, ""},
+		{[]string{server, "ANNALS_TOKEN=of-a-variable", "ANNALS_TLS_CERT=/of/serve", "ANNALS_TLS_KEY=/of/serve"}, nil, exitOK, ""},
 		{[]string{server, "ANNALS_TOKEN=wrong-one"}, []string{"--token-file", file}, exitOK, ""},
 		{[]string{server}, nil, exitFailure, "--token-file FILE, or the variable ANNALS_TOKEN"},
 		{[]string{server, "ANNALS_TOKEN=wrong-one"}, nil, exitFailure, "The token is not for this"},

@@ -89,6 +89,8 @@ func TestCursorsUsage(t *testing.T) {
 	}{
 		{[]string{}, "annals cursors: one of list, get, set and delete is missing\n"},
 		{[]string{"nonsense"}, "annals cursors: unknown command \"nonsense\"\n"},
+		{[]string{"lits"}, "annals cursors: unknown command \"lits\"; do you mean list?\n"},
+		{[]string{"list", "--json=maybe"}, "annals cursors list: --json: \"maybe\" is not true or false\n"},
 		{[]string{"list", "a"}, "annals cursors list: unexpected argument \"a\"\n"},
 		{[]string{"get"}, "annals cursors get: CONSUMER is missing\n"},
 		{[]string{"get", "a/b"}, "annals cursors get: consumer holds a slash\n"},
