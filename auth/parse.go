@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/annalsdb/annals/internal/reload"
 )
 
 // MaxFileBytes is the largest token file.
-const MaxFileBytes = 8 << 20
+const MaxFileBytes = reload.MaxFileBytes
 
 // Parse reads a token file. It is strict: what is not known, there twice or ambiguous is a
 // fault. All faults are reported at once, joined into one error, each with its line.

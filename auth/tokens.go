@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/annalsdb/annals/internal/reload"
 )
 
 // Why a secret is not taken.
@@ -20,6 +22,7 @@ var (
 type Tokens struct {
 	replace sync.Mutex // one replaces at a time
 	byHash  atomic.Pointer[map[Hash]*Token]
+	file    *reload.Files // nil: of no file
 }
 
 // NewTokens returns a set of these tokens. None: no secret is taken. Errors: what Validate finds.

@@ -81,6 +81,7 @@ func newMetrics(registry *prometheus.Registry, s *Server, store *metered.Store) 
 			Name: "annals_http_buffered_bytes", Help: "Bytes of request bodies and responses under way, which are bounded.",
 		}, func() float64 { return float64(s.bodies.used() + s.responses.used()) }),
 	}
+	collectors = append(collectors, newSecurityCollectors(s)...)
 	if store != nil {
 		collectors = append(collectors, newStoreCollector(store))
 	}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -58,6 +59,7 @@ type life struct {
 	store  *metered.Store
 	db     *engine.DB
 	server *Server
+	token  string // to ask with; "": none
 	random *rand.Rand
 	seen   map[string]bool
 
@@ -108,7 +110,11 @@ func (l *life) open(disk string) {
 // ask sends one request to the server.
 func (l *life) ask(method, target, body string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
-	l.server.ServeHTTP(w, httptest.NewRequest(method, target, strings.NewReader(body)))
+	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	if l.token != "" {
+		r.Header.Set("Authorization", "Bearer "+l.token)
+	}
+	l.server.ServeHTTP(w, r)
 	return w
 }
 
@@ -338,17 +344,46 @@ func (d lagging) Status() engine.Status {
 	return s
 }
 
-// refuses has a server with tokens, which nobody has.
+// refuses has a server with a token, TLS and room for no connection; then its files are spoilt.
 func (l *life) refuses() {
 	open := l.server
 	defer func() { l.server = open }()
-	tokens, err := auth.NewTokens(nil)
+	f := newCertFiles(l)
+	tokensFile := filepath.Join(l.TempDir(), "tokens.yaml")
+	secret := auth.Generate()
+	entry := "tokens: [{name: a, scopes: [admin], hash: '" + auth.HashOf(secret).String() + "'}]"
+	require.NoError(l, os.WriteFile(tokensFile, []byte(entry), 0o600))
+	tokens, err := auth.Open(tokensFile)
 	require.NoError(l, err)
-	l.server, err = New(Options{DB: l.db, Tokens: tokens})
+	front := NewFront(FrontOptions{TLS: f.open(), MaxConnections: 1})
+	l.server, err = New(Options{DB: l.db, Tokens: tokens, Front: front})
 	require.NoError(l, err)
 	require.Equal(l, 401, l.ask("GET", apiPrefix+"/keys", "").Code)
-	l.server.opts.Tokens = nil
+	front.conns.changed(nil, http.StateNew)
+	_, err = (&boundedListener{&oneCaller{}, &front.conns}).Accept()
+	require.ErrorIs(l, err, net.ErrClosed)
+	require.NoError(l, os.WriteFile(tokensFile, nil, 0o600))
+	require.NoError(l, os.WriteFile(f.Key, nil, 0o600))
+	tokens.Reload(l.server.log)
+	front.tls.Reload(l.server.log)
+	l.token = secret
 	l.look()
+	l.token = ""
+}
+
+// oneCaller is a listener that one client calls.
+type oneCaller struct {
+	net.Listener
+	called bool
+}
+
+func (o *oneCaller) Accept() (net.Conn, error) {
+	if o.called {
+		return nil, net.ErrClosed
+	}
+	o.called = true
+	server, _ := net.Pipe()
+	return server, nil
 }
 
 // replicates looks at a replica's metrics.

@@ -98,6 +98,9 @@ type Options struct {
 	ReplicaTLS *tls.Config
 	// Version is what was built, for the server's status. Default: "".
 	Version string
+	// Admin answers on a listener of its own, and has the metrics then: they are no longer here. It is the
+	// server's from New on. Default: none.
+	Admin *Admin
 	// Front answers on the listener already, and is the server's from New on.
 	// Default: one of its own.
 	Front *Front

@@ -40,6 +40,9 @@ const (
 
 	writePiece = 256 << 10 // of a response
 
+	// maxHeaderBytes bounds the line and the headers of a request. A query may name 10,000 keys.
+	maxHeaderBytes = 1 << 20
+
 	// maxStreams is how many requests may be under way on one HTTP/2 connection. net/http looks at every open
 	// stream of a connection for each frame that it sends, also at those that have nothing to send: with 1,000
 	// event streams on a connection that takes more time than all else that a record needs.
@@ -70,7 +73,7 @@ type Server struct {
 	responses *budget // and all that reads hold
 	following *following
 	// Lines that requests bring about: refused, out of time, failed.
-	refusals, late, failed boundedLog
+	refusals, late, failed *boundedLog
 
 	// As the constants say, but for tests.
 	readTimeout, pieceTimeout, drainTimeout time.Duration
@@ -103,9 +106,9 @@ func New(o Options) (*Server, error) {
 		readTimeout: readTimeout, pieceTimeout: pieceTimeout, drainTimeout: drainTimeout,
 	}
 	s.writer, _ = o.DB.(Writer)
-	s.refusals = boundedLog{log: s.log, level: slog.LevelWarn, says: "request refused", more: "more requests were refused than are logged"}
-	s.late = boundedLog{log: s.log, level: slog.LevelWarn, says: "request ran out of time", more: "more requests ran out of time than are logged"}
-	s.failed = boundedLog{log: s.log, level: slog.LevelError, says: "request failed", more: "more requests failed than are logged"}
+	s.refusals = &boundedLog{log: s.log, level: slog.LevelWarn, says: "request refused", more: "more requests were refused than are logged"}
+	s.late = &boundedLog{log: s.log, level: slog.LevelWarn, says: "request ran out of time", more: "more requests ran out of time than are logged"}
+	s.failed = &boundedLog{log: s.log, level: slog.LevelError, says: "request failed", more: "more requests failed than are logged"}
 	s.draining, s.drain = context.WithCancel(context.Background())
 	s.following = &following{
 		maxFollowers: int64(o.MaxFollowers), maxStreams: int64(o.MaxFollowStreams),
@@ -113,6 +116,9 @@ func New(o Options) (*Server, error) {
 	}
 	context.AfterFunc(s.draining, s.following.shutDown)
 	s.replicas = newReplicas(o.Replicas, o.ReplicaTLS)
+	if s.front == nil {
+		s.front = NewFront(FrontOptions{Logger: s.log})
+	}
 	var err error
 	if s.metrics, err = newMetrics(o.Registry, s, o.Store); err != nil {
 		return nil, err
@@ -131,8 +137,9 @@ func New(o Options) (*Server, error) {
 		{endpoint: consumerPath, allow: get + ", PUT, DELETE", scope: scopeRead, data: true, handle: withConsumer(s.cursorsOf)},
 		{endpoint: healthyPath, allow: get, scope: scopeOpen, handle: s.healthy},
 		{endpoint: readyPath, allow: get, scope: scopeOpen, handle: s.ready},
+		{endpoint: openAPIPath, allow: get, scope: scopeOpen, handle: s.describeAPI},
 		{endpoint: uiPath, allow: get, scope: scopeOpen, handle: s.page},
-		{endpoint: "/metrics", allow: get, scope: scopeAdmin, handle: s.serveMetrics},
+		{endpoint: metricsPath, allow: get, scope: scopeAdmin, handle: s.serveMetrics},
 	} {
 		if r.scope == scopeUnset {
 			panic("server: the route " + r.endpoint + " has no scope")
@@ -143,8 +150,11 @@ func New(o Options) (*Server, error) {
 		s.routes[appendEndpoint].absent = "this is a replica: it does not append"
 		s.routes[consumerPath].allow = get
 	}
-	if s.front == nil {
-		s.front = NewFront(s.log)
+	if o.Admin != nil {
+		s.routes[metricsPath].absent = "metrics are on the admin listener"
+		if !o.Admin.server.CompareAndSwap(nil, s) {
+			panic("server: the Admin belongs to another Server")
+		}
 	}
 	if !s.front.server.CompareAndSwap(nil, s) {
 		panic("server: the Front belongs to another Server")

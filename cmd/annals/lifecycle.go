@@ -78,7 +78,15 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 		return err
 	}
 	c.telemetry.start(log)
-	front := server.NewFront(log)
+	watching, stopWatching := context.WithCancel(context.Background())
+	defer stopWatching()
+	c.security.watch(watching, log)
+	admin, endAdmin, err := c.security.startAdmin(log)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	defer endAdmin()
+	front := c.security.front(log)
 	served := make(chan error, 1)
 	go func() { served <- front.Serve(listener) }()
 	db, store, err := c.openLog(ctx, log)
@@ -97,6 +105,7 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	options.Version = version()
 	c.status.options(&options)
 	c.telemetry.options(&options)
+	options.Tokens, options.Admin = c.security.tokens, admin
 	srv, err := server.New(options)
 	if err != nil {
 		front.Close()
@@ -108,6 +117,7 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 		about = append(about, "keys", c.replica.keys.String())
 	}
 	log.Info("serving", about...)
+	c.security.warn(log, c.listen)
 	cause := waitForEnd(ctx, log, &c.fence, db, served)
 	return errors.Join(cause, shutDown(log, c, srv, db, cause))
 }

@@ -35,6 +35,7 @@ type serveConfig struct {
 	replica         replicaConfig
 	fence           fenceConfig
 	status          statusConfig
+	security        securityConfig
 	telemetry       telemetryConfig
 	bodyLimit       int64
 	appendTimeout   time.Duration
@@ -64,6 +65,7 @@ func (c *serveConfig) define(s *settings) {
 	c.replica.addFlags(s)
 	c.fence.addFlags(s)
 	c.status.addFlags(s)
+	c.security.addFlags(s)
 	c.telemetry.addFlags(s)
 	c.addProcessFlags(s)
 	addConfigFlags(s)
@@ -73,7 +75,7 @@ func (c *serveConfig) define(s *settings) {
 
 func (c *serveConfig) addPlaceFlags(s *settings) {
 	addFlag(s, "listen", "address", "127.0.0.1:8080", &c.listen, parseListen,
-		"host and port to serve on. The default is reachable from this machine only: whoever reaches the port can read and append everything")
+		"host and port to serve on. The default is reachable from this machine only: without --tokens whoever reaches the port can read and append everything")
 	addFlag(s, "store", "url", "file:./annals-data", &c.store, parseStoreURL,
 		"where the log is: mem: (gone at exit), file:PATH (a directory; every PUT waits for the disk) or s3://BUCKET/PREFIX "+
 			"(every PUT, GET and LIST is charged for)")
@@ -215,6 +217,7 @@ func (c *serveConfig) check(s *settings) {
 		s.fault("--disk-cache %s lies in the store's folder %s; give it a folder of its own", folder, c.store.folder)
 	}
 	c.replica.check(s, &c.store)
+	c.security.check(s, c.listen)
 	c.status.check(s)
 	if c.replica.on {
 		c.report(s, c.readerOptions().Validate(), c.serverOptions((*engine.Reader)(nil)).Validate())

@@ -42,6 +42,8 @@ var table = map[string]rule{
 	"internal/arch": {},
 	// Processes that tests start, kill and pause.
 	"internal/child": {},
+	// Files that are replaced while the process runs.
+	"internal/reload": {},
 	// Runs every fuzz target; it knows none of the packages.
 	"internal/fuzzall": {},
 	// Breaks the guards of the others, as text.
@@ -80,10 +82,10 @@ var table = map[string]rule{
 
 	"wire": {},
 	// Tokens, for any server: nothing of HTTP, nothing of logs.
-	"auth":   {},
-	"server": {imports: []string{"internal/base", "objstore", "objstore/metered", "auth", "engine", "server/ui", "trace", "wire"}, tests: []string{"client", "wal"}},
+	"auth":   {imports: []string{"internal/reload"}},
+	"server": {imports: []string{"internal/base", "objstore", "objstore/metered", "auth", "engine", "internal/reload", "server/ui", "trace", "wire"}, tests: []string{"client", "wal"}},
 	// The page of a server. Its tests drive a real browser on a real server.
-	"server/ui": {tests: []string{"engine", "internal/base", "server"}},
+	"server/ui": {tests: []string{"auth", "engine", "server"}},
 	"client":    {imports: []string{"wire"}, tests: []string{"engine", "server"}},
 
 	// Measures the whole, embedded and over HTTP; the command only defines its flags.
@@ -109,6 +111,7 @@ var libraries = map[string][]string{
 	"go.yaml.in/yaml/":                   {"auth", "cmd/annals"},
 	"github.com/stretchr/testify":        nil,
 	"pgregory.net/rapid":                 nil,
+	"github.com/getkin/":                 nil,
 	"google.golang.org/protobuf/":        {"bench", "compaction", "engine", "manifest", "wire", "server", "client", "fuzz"},
 	"github.com/anishathalye/porcupine":  {"fuzz/history"},
 	"github.com/chromedp/":               nil,
