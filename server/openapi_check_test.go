@@ -62,6 +62,9 @@ const maxChecked = 1 << 20
 // requireDescribed wants the answer to be one that the document has.
 func requireDescribed(t testing.TB, a said) {
 	t.Helper()
+	if _, measured := t.(*testing.B); measured {
+		return
+	}
 	if err := check(description(t), a); err != nil {
 		require.NoError(t, err, "%s %s %d: %.300s", a.method, a.path, a.status, a.body)
 	}

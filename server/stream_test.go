@@ -18,6 +18,7 @@ import (
 
 	"github.com/annalsdb/annals/engine"
 	"github.com/annalsdb/annals/objstore/mem"
+	"github.com/annalsdb/annals/wire"
 )
 
 const followPath = "/api/v1/log/follow"
@@ -65,6 +66,7 @@ func (o *opened) next() string {
 	for {
 		line := o.line()
 		if line == "" {
+			o.described(out.String())
 			return out.String()
 		}
 		out.WriteString(line + "\n")
@@ -85,7 +87,16 @@ func (o *opened) line() string {
 	o.t.Helper()
 	line, err := o.in.ReadString('\n')
 	require.NoError(o.t, err)
+	if o.resp.Header.Get("Content-Type") == wire.TypeLines {
+		o.described(line)
+	}
 	return line[:len(line)-1]
+}
+
+// described wants a part of the answer to be as openapi.yaml has it.
+func (o *opened) described(part string) {
+	o.t.Helper()
+	requireDescribed(o.t, said{o.resp.Request.Method, o.resp.Request.URL.EscapedPath(), o.resp.StatusCode, o.resp.Header, []byte(part)})
 }
 
 // rest returns what comes until the end, which must be a clean one.

@@ -12,6 +12,7 @@
 //	annals check            verify a whole log
 //	annals compact          compact a log from a process of its own
 //	annals bench            measure a log
+//	annals token            make tokens and check their file
 //	annals version          print what was built
 //	annals completion       print a script for completion in a shell
 //
@@ -135,6 +136,6 @@ func newRoot(p *process) *cobra.Command {
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
-	root.AddCommand(newServe(p), newAppend(p), newScan(p), newKeys(p), newSegments(p), newCount(p), newCursors(p), newInspect(p), newCheck(p), newCompact(p), newBench(p), newVersion(p), newCompletion(p))
+	root.AddCommand(newServe(p), newAppend(p), newScan(p), newKeys(p), newSegments(p), newCount(p), newCursors(p), newInspect(p), newCheck(p), newCompact(p), newBench(p), newToken(p), newVersion(p), newCompletion(p))
 	return root
 }

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -74,7 +75,8 @@ func Run(t *testing.T, path string, environ []string, args ...string) (status in
 
 // A Server is "annals serve" that runs.
 type Server struct {
-	URL string // such as http://127.0.0.1:1234
+	URL   string // such as http://127.0.0.1:1234
+	Token string // sent with requests, unless it is empty
 
 	cmd     *exec.Cmd
 	exited  chan error // gets how it ended, once
@@ -164,6 +166,14 @@ func (s *Server) Post(t *testing.T, path string, body io.Reader) []byte {
 	return s.do(t, http.MethodPost, path, body)
 }
 
+// PostInto is Post, and decodes the answer.
+func (s *Server) PostInto(t *testing.T, path, body string, answer any) {
+	t.Helper()
+	if err := json.Unmarshal(s.Post(t, path, strings.NewReader(body)), answer); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (s *Server) do(t *testing.T, method, path string, body io.Reader) []byte {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, body)
@@ -171,6 +181,9 @@ func (s *Server) do(t *testing.T, method, path string, body io.Reader) []byte {
 		t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if s.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+s.Token)
+	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
