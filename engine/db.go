@@ -283,7 +283,7 @@ func (db *DB) pollLoop() {
 		}
 		db.troubles[HeadUnreadable].note(err)
 		db.troubles[NotDurable].note(db.walTrouble())
-		db.tables.tryAgain(db.life)
+		db.tables.tryAgain(db.life, db.spawn)
 	}
 }
 

@@ -85,7 +85,7 @@ var table = map[string]rule{
 	"auth":   {imports: []string{"internal/reload"}},
 	"server": {imports: []string{"internal/base", "objstore", "objstore/metered", "auth", "engine", "internal/reload", "server/ui", "trace", "wire"}, tests: []string{"client", "wal"}},
 	// The page of a server. Its tests drive a real browser on a real server.
-	"server/ui": {tests: []string{"engine", "internal/base", "server"}},
+	"server/ui": {tests: []string{"auth", "engine", "server"}},
 	"client":    {imports: []string{"wire"}, tests: []string{"engine", "server"}},
 
 	// Measures the whole, embedded and over HTTP; the command only defines its flags.
