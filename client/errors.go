@@ -123,7 +123,10 @@ func (e *SequenceError) Unwrap() error { return e.Answer }
 // returns false the batch may be in the log.
 func NotAppended(err error) bool {
 	var unsettled *UnsettledError
-	if errors.As(err, &unsettled) {
+	switch {
+	case errors.Is(err, ErrAfterFailure): // whatever became of that one
+		return true
+	case errors.As(err, &unsettled):
 		return false
 	}
 	var answer *Error
