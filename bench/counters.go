@@ -215,6 +215,9 @@ func (r *Remote) metrics(ctx context.Context) (series, error) {
 	if err != nil {
 		return nil, err
 	}
+	if r.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+r.Token)
+	}
 	resp, err := r.HTTP.Do(req)
 	if err != nil {
 		return nil, err

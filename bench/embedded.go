@@ -98,7 +98,7 @@ func (e *Embedded) Serve(logger *slog.Logger) (*Remote, error) {
 	}
 	l := &loopback{srv: srv, served: make(chan error, 1)}
 	go func() { l.served <- srv.Serve(listener) }()
-	r, err := NewRemote("http://" + listener.Addr().String())
+	r, err := NewRemote("http://"+listener.Addr().String(), RemoteOptions{})
 	if err != nil {
 		return nil, errors.Join(err, l.stop(context.Background()))
 	}

@@ -75,6 +75,7 @@ type Follow struct {
 	d        *deliveries
 	run      uint64
 	url      string // of the server that is followed
+	token    string // that it asks for; empty: none
 	values   *Values
 	seed     uint64
 	readable uint64 // where following begins
@@ -177,7 +178,7 @@ func (w *Follow) serve(r *Run, e *Embedded) (stop func() error, err error) {
 	case w.o.Form == FollowEngine:
 		return nothing, nil
 	case isRemote:
-		w.url = remote.URL
+		w.url, w.token = remote.URL, remote.Token
 		return nothing, nil
 	}
 	// Records are appended to the engine itself, and followed through a server.

@@ -25,7 +25,7 @@ func (w *Follow) start(r *Run) (followersUnderWay, error) {
 	if w.o.Form == FollowEngine {
 		return w.inEngine(r.Embedded().DB)
 	}
-	o := crowd.Options{URL: w.url, Form: crowd.Form(w.o.Form), Followers: w.o.Followers,
+	o := crowd.Options{URL: w.url, Token: w.token, Form: crowd.Form(w.o.Form), Followers: w.o.Followers,
 		PerConnection: w.perConnection(), From: w.readable, Run: w.run}
 	if !w.o.ClientsInProcess {
 		p, err := crowd.Start(w.o.ClientProcess, os.Environ(), o, w.d)

@@ -94,7 +94,7 @@ func TestFollowOverHTTP(t *testing.T) {
 
 	// As of a server of another process: then nothing is known of its inside.
 	o.Landings = nil
-	elsewhere, err := NewRemote(remote.URL)
+	elsewhere, err := NewRemote(remote.URL, RemoteOptions{})
 	require.NoError(t, err)
 	defer elsewhere.Client.Close()
 	rep = runFollow(t, elsewhere, o)

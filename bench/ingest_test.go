@@ -167,7 +167,7 @@ func TestFiguresOfAServer(t *testing.T) {
 	remote, err := e.Serve(nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, remote.loopback.stop(context.Background())) }()
-	alone, err := NewRemote(remote.URL) // as of another process
+	alone, err := NewRemote(remote.URL, RemoteOptions{}) // as of another process
 	require.NoError(t, err)
 	o := small()
 	o.Total = 20 * o.Bytes()
@@ -211,7 +211,7 @@ func TestReopen(t *testing.T) {
 		require.Len(t, page.Records, 1)
 		require.Equal(t, "v", string(page.Records[0].Value))
 	})
-	alone, err := NewRemote("http://127.0.0.1:1")
+	alone, err := NewRemote("http://127.0.0.1:1", RemoteOptions{})
 	require.NoError(t, err)
 	require.ErrorContains(t, alone.Reopen(t.Context()), "--store")
 }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -21,6 +22,7 @@ type Remote struct {
 	URL    string
 	Client *client.Client
 	HTTP   *http.Client // of Client, for what it does not offer
+	Token  string       // that every request bears; empty: none
 	// Beside is the log itself where its engine runs in this process too; else nil.
 	Beside *Embedded
 
@@ -28,13 +30,20 @@ type Remote struct {
 	batches  sync.Pool // of *[]client.Record
 }
 
+// RemoteOptions say how a server is reached. The zero value is for one that asks for nothing.
+type RemoteOptions struct {
+	Token string      // empty: none
+	TLS   *tls.Config // for https URLs. Default: the system's authorities
+}
+
 // NewRemote returns the log of the server at a URL such as "http://127.0.0.1:8080". Nothing is sent yet.
-func NewRemote(url string) (*Remote, error) {
+func NewRemote(url string, o RemoteOptions) (*Remote, error) {
 	dialer := &net.Dialer{Timeout: 10 * time.Second}
 	h := &http.Client{Transport: &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         dialer.DialContext,
 		ForceAttemptHTTP2:   true,
+		TLSClientConfig:     o.TLS,
 		TLSHandshakeTimeout: 10 * time.Second,
 		MaxIdleConns:        maxConnections,
 		MaxIdleConnsPerHost: maxConnections,
@@ -42,11 +51,11 @@ func NewRemote(url string) (*Remote, error) {
 		WriteBufferSize:     64 << 10,
 		ReadBufferSize:      64 << 10,
 	}}
-	c, err := client.New(url, client.Options{HTTP: h})
+	c, err := client.New(url, client.Options{HTTP: h, Token: o.Token})
 	if err != nil {
 		return nil, err
 	}
-	return &Remote{URL: url, Client: c, HTTP: h}, nil
+	return &Remote{URL: url, Client: c, HTTP: h, Token: o.Token}, nil
 }
 
 // Append implements Target.

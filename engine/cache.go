@@ -106,6 +106,9 @@ type tables struct {
 	gets   atomic.Uint64
 	bytes  atomic.Uint64
 	took   atomic.Int64 // nanoseconds of all gets together
+
+	unreadable *trouble               // nil: nobody is told
+	refused    atomic.Pointer[string] // the object that could not be read last, until it can
 }
 
 // report fills in what a status says about the disk cache and slow reads.
@@ -232,11 +235,39 @@ func (ts *tables) readSized(ctx context.Context, name string, off, n int64) (obj
 			return objstore.Object{}, base.Corruptf(name, off, "the object ends before here: %v", err)
 		}
 		if ctx.Err() != nil || !worthRetrying(err) || attempt+1 >= readAttempts {
+			if ctx.Err() == nil {
+				ts.note(name, err)
+			}
 			return objstore.Object{}, fmt.Errorf("read %s: %w", name, err)
 		}
 		if err := ts.env.Sleep(ctx, ts.env.Backoff(readBackoffFirst, readBackoffLimit, attempt)); err != nil {
 			return objstore.Object{}, fmt.Errorf("read %s: %w", name, err)
 		}
+	}
+}
+
+// note tells of a read that the store failed. That an object is missing or damaged is for the reader to say.
+func (ts *tables) note(name string, err error) {
+	if ts.unreadable != nil && (objstore.Lasting(err) || errors.Is(err, objstore.ErrUnavailable)) {
+		ts.refused.Store(&name)
+		ts.unreadable.note(err)
+	}
+}
+
+// tryAgain finds out whether the object that could not be read can be by now: while the log is not ready for that, there
+// may be nobody else who tries. It asks for one byte, and for nothing while all is well.
+func (ts *tables) tryAgain(ctx context.Context) {
+	name := ts.refused.Load()
+	if name == nil {
+		return
+	}
+	_, err := ts.store.Get(ctx, *name, objstore.GetOptions{Length: 1})
+	switch {
+	case ctx.Err() != nil:
+	case objstore.Lasting(err) || errors.Is(err, objstore.ErrUnavailable):
+		ts.unreadable.note(err)
+	case ts.refused.CompareAndSwap(name, nil): // else another one was refused meanwhile
+		ts.unreadable.note(nil)
 	}
 }
 

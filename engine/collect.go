@@ -70,7 +70,7 @@ func newCollector(db *DB) *collector {
 
 // loop runs rounds at intervals until the DB ends.
 func (c *collector) loop() {
-	c.db.maintain("garbage collection", c.db.opts.GCInterval, func(ctx context.Context) error {
+	c.db.maintain(GarbageStays, c.db.opts.GCInterval, func(ctx context.Context) error {
 		_, err := c.round(ctx, false)
 		return err
 	})

@@ -48,12 +48,13 @@ type compactor struct {
 	commits *manifest.Committer
 	limits  compaction.Limits
 	refresh bool // nobody else keeps commits current
+	fails   *trouble
 
 	mu     sync.Mutex
 	counts CompactionCounters // guarded by mu
 }
 
-// CompactionCounters are what operators see of a compactor. All but Debt are zero where
+// CompactionCounters are what operators see of a compactor. All but Planned and Debt are zero where
 // another process compacts.
 type CompactionCounters struct {
 	Working           bool   // this process holds the compactor's epoch
@@ -61,7 +62,8 @@ type CompactionCounters struct {
 	Jobs, Failures    uint64
 	BytesIn, BytesOut uint64 // stored bytes read and written by finished jobs: tables and indexes
 	Records           uint64 // records rewritten by finished jobs
-	Debt              uint64 // record bytes that planned jobs would rewrite now
+	Planned           int    // jobs that the state of the log calls for now; what they lead to may call for more
+	Debt              uint64 // record bytes that these jobs would rewrite
 }
 
 func (c *compactor) snapshot() CompactionCounters {
@@ -81,14 +83,19 @@ func (c *compactor) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		epoch, err := c.standBy(ctx)
 		if err == nil {
+			c.fails.note(nil)
 			c.note(func(n *CompactionCounters) { n.Working, n.Epoch = true, epoch })
 			c.log.Info("compacting", "compactor_epoch", epoch)
 			err = c.work(ctx, epoch)
-			c.note(func(n *CompactionCounters) { n.Working, n.Debt = false, 0 })
+			c.note(func(n *CompactionCounters) { n.Working, n.Planned, n.Debt = false, 0, 0 })
 			c.release(ctx, epoch)
 		}
 		if err != nil && ctx.Err() == nil {
-			c.log.Warn("compaction paused", "error", err)
+			if errors.Is(err, manifest.ErrFenced) {
+				c.log.Warn("compaction paused", "error", err) // another process has it now
+			} else {
+				c.fails.note(err)
+			}
 			_ = c.env.Sleep(ctx, watchEvery) // its error is ctx's
 		}
 	}
@@ -191,9 +198,12 @@ func (c *compactor) work(ctx context.Context, epoch uint64) error {
 			f.times++
 			aside.failed[job.First] = f
 			c.note(func(n *CompactionCounters) { n.Failures++ })
-			c.log.Warn("compaction failed and is tried again", "job", job.String(), "error", err, "failures", f.times)
+			c.fails.note(err)
 		default:
 			delete(aside.failed, job.First)
+			if len(aside.failed) == 0 {
+				c.fails.note(nil)
+			}
 		}
 	}
 	return nil
@@ -245,7 +255,11 @@ func groupInputs(job compaction.Job) (last []uint32) {
 // next returns the most urgent job that is not set aside, if there is one.
 func (c *compactor) next(s *manifest.State, aside setAside) (compaction.Job, bool) {
 	jobs := compaction.Plan(s, c.limits)
-	c.note(func(n *CompactionCounters) { n.Debt = debtOf(jobs) })
+	c.note(func(n *CompactionCounters) { n.Planned, n.Debt = len(jobs), debtOf(jobs) })
+	if len(jobs) == 0 {
+		clear(aside.failed)
+		c.fails.note(nil)
+	}
 	for _, j := range jobs {
 		if !aside.has(j, c.env.Elapsed()) {
 			return j, true
@@ -397,10 +411,14 @@ func Compact(ctx context.Context, store objstore.Store, o CompactOptions) error 
 	if err != nil {
 		return fmt.Errorf("compact %s: %w", store, err)
 	}
-	commits := manifest.NewCommitter(manifest.CommitterOptions{Store: store, Env: full.Env, Tree: tree, Start: snap, Tracer: o.Tracer})
+	troubles := newTroubles(full.Logger, full.Env)
+	commits := manifest.NewCommitter(manifest.CommitterOptions{
+		Store: store, Env: full.Env, Tree: tree, Start: snap, Tracer: o.Tracer, OnTrouble: troubles[HeadUnwritable].note,
+	})
 	defer commits.Close()
 	c := &compactor{
 		store: store, env: full.Env, tracer: o.Tracer, log: full.Logger, commits: commits, limits: full.compactionLimits(), refresh: true,
+		fails: &troubles[NotCompacting],
 	}
 	c.run(ctx)
 	return nil

@@ -23,6 +23,7 @@ type core struct {
 	env        *base.Env
 	tracer     trace.Tracer
 	tables     *tables
+	troubles   *troubles
 	staleAfter time.Duration
 	keys       KeyRange // what reads may ask for: all keys, but at a scoped replica
 

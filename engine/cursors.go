@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,8 @@ type CursorsOptions struct {
 	// Keys, if not nil, are looked up: those that have a cursor, in the given order. The fields below
 	// then mean nothing. At most MaxCursors.
 	Keys [][]byte
+	// Prefix selects the keys that begin with it.
+	Prefix []byte
 	// After selects the keys that sort after it; nil: from the first (the empty key is a
 	// key, so After with a length of 0 skips it).
 	After []byte
@@ -38,8 +41,8 @@ type CursorsOptions struct {
 }
 
 // CursorsPage is one page of cursors. When More, the next page is After the last key. A page
-// holds at most about 4 MiB of keys, so it may have fewer than Limit and yet More. Keys must not be
-// changed.
+// holds at most about 4 MiB of keys, so it may have fewer than Limit and yet More. With a Prefix the next page
+// may be empty. Keys must not be changed.
 type CursorsPage struct {
 	Cursors []Cursor
 	More    bool
@@ -239,6 +242,20 @@ func (db *DB) changeCursor(c wal.CursorChange) {
 	})
 }
 
+// cursorsPage lists cursors of a consumer.
+func cursorsPage(t *state.Tables, consumer string, o *CursorsOptions) (page CursorsPage) {
+	from, above := o.Prefix, false
+	if o.After != nil && bytes.Compare(o.After, from) >= 0 {
+		from, above = o.After, true
+	}
+	page.Cursors, page.More = t.Cursors(nil, consumer, from, above, pageLimit(o.Limit), maxKeysBytes)
+	// Keys are in order, and from is at or above the prefix: behind one without it none has it.
+	for n := len(page.Cursors); n > 0 && !bytes.HasPrefix(page.Cursors[n-1].Key, o.Prefix); n-- {
+		page.Cursors, page.More = page.Cursors[:n-1], false
+	}
+	return page
+}
+
 // Cursors implements LogReader.
 func (c *core) Cursors(ctx context.Context, consumer string, o CursorsOptions) (CursorsPage, error) {
 	err := validateConsumer(consumer)
@@ -257,8 +274,7 @@ func (c *core) Cursors(ctx context.Context, consumer string, o CursorsOptions) (
 	}
 	var page CursorsPage
 	if o.Keys == nil {
-		page.Cursors, page.More = t.Cursors(nil, consumer, o.After, o.After != nil, pageLimit(o.Limit), maxKeysBytes)
-		return page, nil
+		return cursorsPage(t, consumer, &o), nil
 	}
 	for _, key := range o.Keys {
 		if next, ok := t.Cursor(consumer, key); ok {

@@ -128,6 +128,26 @@ func TestCursorPages(t *testing.T) {
 	}
 	require.Len(t, all, 26)
 	require.Equal(t, cursor("", 99), all[0])
+	for _, c := range []struct {
+		prefix string
+		after  []byte
+		limit  int
+		want   []Cursor
+		more   bool
+	}{
+		{"k1", nil, 3, []Cursor{cursor("k10", 10), cursor("k11", 11), cursor("k12", 12)}, true},
+		{"k1", []byte("k17"), 3, []Cursor{cursor("k18", 18), cursor("k19", 19)}, false},
+		{"k1", []byte("a"), 1, []Cursor{cursor("k10", 10)}, true},
+		{"k1", []byte("k19"), 3, []Cursor{}, false},
+		{"k1", []byte("k2"), 3, []Cursor{}, false},
+		{"k24", nil, 3, []Cursor{cursor("k24", 24)}, false},
+		{"k17x", nil, 3, []Cursor{}, false},
+		{"l", nil, 3, nil, false},
+	} {
+		page, err := db.Cursors(t.Context(), "c", CursorsOptions{Prefix: []byte(c.prefix), After: c.after, Limit: c.limit})
+		require.NoError(t, err)
+		require.Equal(t, CursorsPage{Cursors: c.want, More: c.more}, page, "%q after %q", c.prefix, c.after)
+	}
 	require.Equal(t, cursor("k24", 24), all[25])
 	page, err := db.Cursors(t.Context(), "c", CursorsOptions{After: []byte{}, Limit: 1})
 	require.NoError(t, err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -277,44 +276,14 @@ const pollInterval = time.Second
 
 // pollLoop reads the MANIFEST every second until the DB ends.
 func (db *DB) pollLoop() {
-	head := trouble{log: db.opts.Logger, env: db.env, what: "the log's head cannot be read"}
-	puts := trouble{log: db.opts.Logger, env: db.env, what: "records cannot be made durable"}
 	for db.opts.Env.Sleep(db.life, pollInterval) == nil {
 		err := db.poll(db.life)
 		if db.life.Err() != nil {
 			return
 		}
-		head.note(err)
-		puts.note(db.walTrouble())
-	}
-}
-
-// trouble tells operators that something fails: at once, then now and then, and
-// when it is over. Used by one goroutine.
-type trouble struct {
-	log   *slog.Logger
-	env   *base.Env
-	what  string
-	since time.Duration // Elapsed() of the first failure; 0: none
-	told  time.Duration // of the last line
-}
-
-// tellEvery is how often a failure that goes on is logged.
-const tellEvery = 30 * time.Second
-
-func (t *trouble) note(err error) {
-	now := t.env.Elapsed()
-	switch {
-	case err == nil && t.since != 0:
-		t.log.Info(t.what+": over", "lasted", (now - t.since).Round(time.Second))
-		t.since = 0
-	case err == nil:
-	case t.since == 0:
-		t.since, t.told = now, now
-		t.log.Warn(t.what, "error", err)
-	case now-t.told >= tellEvery:
-		t.told = now
-		t.log.Warn(t.what, "error", err, "for", (now - t.since).Round(time.Second))
+		db.troubles[HeadUnreadable].note(err)
+		db.troubles[NotDurable].note(db.walTrouble())
+		db.tables.tryAgain(db.life)
 	}
 }
 
@@ -330,11 +299,15 @@ func (db *DB) walTrouble() error {
 		return nil
 	}
 	age := db.env.Elapsed() - oldest.at
-	if age < walLate {
+	last := db.uploader.Stats().LastError
+	switch {
+	case objstore.Lasting(last):
+		return last // it does not end by itself
+	case age < walLate:
 		return nil
 	}
-	if err := db.uploader.Stats().LastError; err != nil {
-		return fmt.Errorf("WAL object %d has not landed for %v: %w", oldest.id, age.Round(time.Second), err)
+	if last != nil {
+		return fmt.Errorf("WAL object %d has not landed for %v: %w", oldest.id, age.Round(time.Second), last)
 	}
 	return fmt.Errorf("WAL object %d has not landed for %v: the store does not answer", oldest.id, age.Round(time.Second))
 }
@@ -357,13 +330,15 @@ func (db *DB) poll(ctx context.Context) error {
 	return nil
 }
 
-// Ready returns nil when the store answered lately and this writer is not
-// fenced, as far as it knows.
+// Ready returns nil when the store answered lately, nothing that this writer must be able to do fails, and it is not
+// fenced, as far as it knows. A permission that is gone shows when it was needed: for records with the next append, for
+// the head within 20 s, by the compactor's beat, if this process compacts.
 func (db *DB) Ready(ctx context.Context) error {
 	if err := db.readErr(); err != nil {
 		return err
 	}
-	if err := db.walTrouble(); err != nil {
+	db.troubles[NotDurable].note(db.walTrouble())
+	if err := db.troubles.stops(); err != nil {
 		return err
 	}
 	age := db.env.Elapsed() - time.Duration(db.proved.Load())
@@ -371,7 +346,7 @@ func (db *DB) Ready(ctx context.Context) error {
 		return nil
 	}
 	if err := db.poll(ctx); err != nil {
-		return fmt.Errorf("the store does not answer: %w", err)
+		return fmt.Errorf("%s: %w", HeadUnreadable.Says(), err)
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,8 +37,9 @@ type diskCache struct {
 	dir    string
 	budget int64
 	env    *base.Env
-	log    *slog.Logger
 	lock   *os.File
+
+	reads, writes *trouble
 	// What tests replace to break the disk.
 	readFile  func(path string, size int64) ([]byte, error)
 	writeFile func(path string, parts ...[]byte) error
@@ -63,6 +63,8 @@ type diskCache struct {
 	folders   [diskFolders]int64 // bytes
 	hand      clockHand
 	inARow    int // failed writes
+	recount   int // writes since a folder was listed for their sake
+	recounted int // the folder that was listed last
 	headerBuf []byte
 }
 
@@ -81,18 +83,21 @@ const (
 	diskShare         = 8 // a range is kept if it costs at most this part of the budget
 	diskWriteFailures = 3 // in a row, before writing pauses
 	diskPause         = time.Minute
+	// diskRecount: so many writes list one folder, in turn. A file that somebody deletes, and that is written
+	// again, counts twice until then.
+	diskRecount = 16
 )
 
 // openDisk gives the tables a disk cache whose work ends with life; spawn starts
 // it. Without a folder, or when the folder cannot be used, there is none: that is
 // logged.
-func (ts *tables) openDisk(life context.Context, spawn func(string, func()), dir string, budget int64, log *slog.Logger) {
+func (ts *tables) openDisk(life context.Context, spawn func(string, func()), dir string, budget int64, told *troubles) {
 	if dir == "" {
 		return
 	}
-	d, err := newDiskCache(dir, budget, ts.env, log)
+	d, err := newDiskCache(dir, budget, ts.env, told)
 	if err != nil {
-		log.Warn("running without the disk cache", "dir", dir, "error", err)
+		told[DiskCacheWrites].log.Warn("running without the disk cache", "dir", dir, "error", err)
 		return
 	}
 	ts.disk = d
@@ -101,7 +106,7 @@ func (ts *tables) openDisk(life context.Context, spawn func(string, func()), dir
 
 // newDiskCache locks the folder, and creates it if there is none. run must be
 // called once.
-func newDiskCache(dir string, budget int64, env *base.Env, log *slog.Logger) (*diskCache, error) {
+func newDiskCache(dir string, budget int64, env *base.Env, told *troubles) (*diskCache, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("create the disk cache: %w", err)
 	}
@@ -117,7 +122,8 @@ func newDiskCache(dir string, budget int64, env *base.Env, log *slog.Logger) (*d
 		return nil, fmt.Errorf("lock the disk cache: %w", err)
 	}
 	return &diskCache{
-		dir: dir, budget: budget, env: env, log: log, lock: lock,
+		dir: dir, budget: budget, env: env, lock: lock,
+		reads: &told[DiskCacheReads], writes: &told[DiskCacheWrites],
 		readFile: readDiskFile, writeFile: writeDiskFile,
 		reading:    make(chan struct{}, maxDiskReads),
 		wake:       make(chan struct{}, 1),
@@ -161,12 +167,18 @@ func (d *diskCache) load(ctx context.Context, k diskKey) ([]byte, error) {
 	if err == nil {
 		body, err = parseDiskFile(file, k)
 	}
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		return body, err
+	switch {
+	case err == nil:
+		d.reads.note(nil)
+		return body, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, err
 	}
 	d.failures.Add(1)
 	if errors.Is(err, errDiskFile) {
 		_ = os.Remove(path) // else the range could not be written again
+	} else {
+		d.reads.note(err)
 	}
 	return nil, err
 }
@@ -283,13 +295,14 @@ func (d *diskCache) keep(k diskKey, body []byte) {
 	err := d.write(k, body)
 	if err == nil {
 		d.inARow = 0
+		d.writes.note(nil)
 		return
 	}
 	d.failures.Add(1)
 	if d.inARow++; d.inARow < diskWriteFailures {
 		return
 	}
-	d.log.Warn("the disk cache cannot be written; pausing", "dir", d.dir, "pause", diskPause, "error", err)
+	d.writes.note(err)
 	d.inARow-- // the first failure after the pause begins the next
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -314,7 +327,8 @@ func (d *diskCache) write(k diskKey, body []byte) error {
 	d.headerBuf = appendDiskHeader(d.headerBuf[:0], k, body)
 	err := d.place(path, body)
 	if errors.Is(err, fs.ErrNotExist) {
-		// The first file of the folder, or somebody deleted it.
+		// The first file of the folder, or somebody deleted it: then what was in it does not count any more.
+		d.list(k.folder())
 		if err = os.MkdirAll(filepath.Dir(path), 0o700); err == nil {
 			err = d.place(path, body)
 		}
@@ -323,6 +337,10 @@ func (d *diskCache) write(k diskKey, body []byte) error {
 		return fmt.Errorf("write to the disk cache: %w", err)
 	}
 	d.add(k.folder(), cost)
+	if d.recount++; d.recount >= diskRecount {
+		d.recount, d.recounted = 0, (d.recounted+1)%diskFolders
+		d.list(d.recounted)
+	}
 	return nil
 }
 

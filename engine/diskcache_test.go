@@ -25,7 +25,7 @@ import (
 // openDiskTest runs a cache until the test, or the returned function, ends it.
 func openDiskTest(t testing.TB, dir string, budget int64, change func(*diskCache)) (*diskCache, func()) {
 	t.Helper()
-	d, err := newDiskCache(dir, budget, bubbleEnv(), slog.New(slog.DiscardHandler))
+	d, err := newDiskCache(dir, budget, bubbleEnv(), newTroubles(slog.New(slog.DiscardHandler), bubbleEnv()))
 	require.NoError(t, err)
 	if change != nil {
 		change(d)
@@ -172,6 +172,45 @@ func TestF36DiskCacheDeleted(t *testing.T) {
 			require.True(t, has(t, d, testKey(1)))
 		}
 		require.Zero(t, d.failures.Load())
+	})
+}
+
+// What somebody deletes does not count for ever: a folder that is gone is noticed when it is written to,
+// a file that is gone when its folder's turn has come.
+func TestDiskCacheCountsWhatIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		d, _ := openDiskTest(t, dir, 128<<20, nil)
+		keys := make([]diskKey, 300)
+		for i := range keys {
+			keys[i] = testKey(i)
+		}
+		requireExact := func() {
+			t.Helper()
+			files, bytes := diskUse(t, dir)
+			require.GreaterOrEqual(t, files, len(keys))
+			require.Equal(t, bytes, d.bytes.Load())
+		}
+		fill(d, keys...)
+		requireExact()
+		require.NoError(t, os.RemoveAll(dir))
+		fill(d, keys...)
+		requireExact()
+
+		for _, k := range keys {
+			require.NoError(t, os.Remove(d.path(k)))
+		}
+		fill(d, keys...)
+		next := len(keys)
+		for range diskFolders * diskRecount / 512 {
+			some := make([]diskKey, 512)
+			for i := range some {
+				some[i] = testKey(next)
+				next++
+			}
+			fill(d, some...)
+		}
+		requireExact()
 	})
 }
 
@@ -356,7 +395,7 @@ func TestDiskCacheLock(t *testing.T) {
 		second := &tables{env: bubbleEnv()}
 		open := func() {
 			log.Reset()
-			second.openDisk(t.Context(), func(_ string, f func()) { go f() }, dir, 16<<20, slog.New(slog.NewTextHandler(&log, nil)))
+			second.openDisk(t.Context(), func(_ string, f func()) { go f() }, dir, 16<<20, newTroubles(slog.New(slog.NewTextHandler(&log, nil)), bubbleEnv()))
 		}
 		open()
 		require.Nil(t, second.disk)
@@ -375,7 +414,7 @@ func TestF36DiskCacheCannotOpen(t *testing.T) {
 	for _, dir := range []string{file, filepath.Join(file, "sub"), "a\x00b"} {
 		var log bytes.Buffer
 		ts := &tables{env: base.SystemEnv()}
-		ts.openDisk(t.Context(), nil, dir, 16<<20, slog.New(slog.NewTextHandler(&log, nil)))
+		ts.openDisk(t.Context(), nil, dir, 16<<20, newTroubles(slog.New(slog.NewTextHandler(&log, nil)), bubbleEnv()))
 		require.Nil(t, ts.disk)
 		require.Contains(t, log.String(), "running without the disk cache")
 	}
@@ -411,7 +450,7 @@ func TestDiskCacheForeignFiles(t *testing.T) {
 // The queue is bounded in bytes and ranges; what does not fit is not kept.
 func TestDiskCacheQueueBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, err := newDiskCache(t.TempDir(), 1<<30, bubbleEnv(), slog.New(slog.DiscardHandler))
+		d, err := newDiskCache(t.TempDir(), 1<<30, bubbleEnv(), newTroubles(slog.New(slog.DiscardHandler), bubbleEnv()))
 		require.NoError(t, err)
 		body := make([]byte, 1<<20)
 		for i := range 2 * maxDiskQueue >> 20 {
@@ -424,7 +463,7 @@ func TestDiskCacheQueueBound(t *testing.T) {
 		require.Zero(t, d.queued)
 		end()
 
-		d, err = newDiskCache(t.TempDir(), 1<<30, bubbleEnv(), slog.New(slog.DiscardHandler))
+		d, err = newDiskCache(t.TempDir(), 1<<30, bubbleEnv(), newTroubles(slog.New(slog.DiscardHandler), bubbleEnv()))
 		require.NoError(t, err)
 		for i := range maxDiskJobs + 5 {
 			d.put(diskKey{diskTestID, int64(i), 1}, body[:1])
@@ -561,7 +600,7 @@ func BenchmarkDiskCacheMiss(b *testing.B) {
 
 // Writing while the cache is full, with evictions.
 func BenchmarkDiskCacheWrite(b *testing.B) {
-	d, err := newDiskCache(b.TempDir(), 64<<20, base.SystemEnv(), slog.New(slog.DiscardHandler))
+	d, err := newDiskCache(b.TempDir(), 64<<20, base.SystemEnv(), newTroubles(slog.New(slog.DiscardHandler), base.SystemEnv()))
 	require.NoError(b, err)
 	defer d.end()
 	body := make([]byte, 16<<10)

@@ -307,13 +307,15 @@ func (db *DB) commitEmpty(ctx context.Context, m *memory) error {
 
 // sealFlushed seals the segment of an empty memory: all of it is in runs.
 func (db *DB) sealFlushed(ctx context.Context, m *memory) error {
+	ask := try{of: &db.troubles[TablesUnwritable]}
 	for attempt := 0; ; attempt++ {
 		now, err := db.store.ServerTime(ctx)
 		if err == nil {
+			ask.note(nil)
 			_, err = db.committer.Commit(ctx, manifest.SealSegment(db.epoch, m.segment, m.end, db.risingTime(now).UnixMilli()))
 			return err
 		}
-		if err := db.retryFlush(ctx, attempt, fmt.Errorf("ask the store's time: %w", err)); err != nil {
+		if err := db.retryFlush(ctx, &ask, attempt, fmt.Errorf("ask the store's time: %w", err)); err != nil {
 			return err
 		}
 	}
@@ -384,9 +386,11 @@ func (db *DB) keepTableBuffer(buf []byte) {
 // so that a refused PUT means that an earlier try had landed; that is looked at.
 func (db *DB) putObject(ctx context.Context, ref base.ObjectID, body []byte) (time.Time, error) {
 	name := ref.Name()
+	write := try{of: &db.troubles[TablesUnwritable]}
 	for attempt := 0; ; attempt++ {
 		res, err := db.store.Put(ctx, name, body, objstore.PutOptions{IfAbsent: true})
 		if err == nil {
+			write.note(nil)
 			return res.Time, nil
 		}
 		if errors.Is(err, objstore.ErrPrecondition) {
@@ -395,23 +399,24 @@ func (db *DB) putObject(ctx context.Context, ref base.ObjectID, body []byte) (ti
 				if !bytes.Equal(obj.Body, body) {
 					return time.Time{}, base.Corruptf(name, 0, "another object has this name")
 				}
+				write.note(nil)
 				return obj.Time, nil
 			}
 			err = gerr
 		}
-		if err := db.retryFlush(ctx, attempt, fmt.Errorf("write %s: %w", name, err)); err != nil {
+		if err := db.retryFlush(ctx, &write, attempt, err); err != nil {
 			return time.Time{}, err
 		}
 	}
 }
 
-// retryFlush counts a failure of the store and waits before the next try.
-func (db *DB) retryFlush(ctx context.Context, attempt int, cause error) error {
+// retryFlush counts a failure of the store, tells of it, and waits before the next try.
+func (db *DB) retryFlush(ctx context.Context, what *try, attempt int, cause error) error {
 	db.mu.Lock()
 	db.stats.flushFailures++
 	db.mu.Unlock()
 	if ctx.Err() == nil {
-		db.opts.Logger.Warn("flush failed and is tried again", "error", cause, "attempt", attempt+1)
+		what.note(cause)
 	}
 	if err := db.env.Sleep(ctx, db.env.Backoff(flushBackoffFirst, flushBackoffLimit, attempt)); err != nil {
 		return fmt.Errorf("%w (last failure: %w)", err, cause)

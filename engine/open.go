@@ -79,7 +79,8 @@ func newDB(store objstore.Store, o Options, snap *manifest.Snapshot) *DB {
 	}
 	db.life, db.end = context.WithCancel(context.Background())
 	db.env, db.tracer = o.Env, o.Tracer
-	db.tables = &tables{store: store, env: o.Env, cache: newBlockCache(o.CacheBytes)}
+	db.troubles = newTroubles(o.Logger, o.Env)
+	db.tables = &tables{store: store, env: o.Env, cache: newBlockCache(o.CacheBytes), unreadable: &db.troubles[TablesUnreadable]}
 	db.staleAfter = o.StaleAfter
 	db.refresh = db.poll
 	db.stopped = db.readErr
@@ -95,13 +96,14 @@ func (db *DB) open(ctx context.Context, span trace.Span, snap *manifest.Snapshot
 	db.active = emptyMemory(snap.State)
 	db.publishView(true)
 	db.committer = manifest.NewCommitter(manifest.CommitterOptions{
-		Store:    db.store,
-		Env:      db.env,
-		Tree:     tree,
-		Start:    snap,
-		Guard:    db.guard,
-		OnCommit: db.onCommit,
-		Tracer:   db.tracer,
+		Store:     db.store,
+		Env:       db.env,
+		Tree:      tree,
+		Start:     snap,
+		Guard:     db.guard,
+		OnCommit:  db.onCommit,
+		OnTrouble: db.troubles[HeadUnwritable].note,
+		Tracer:    db.tracer,
 	})
 	opened, err := db.committer.Commit(ctx, manifest.OpenWriter(oldEpoch, db.owner))
 	if err != nil {
@@ -158,13 +160,14 @@ func (db *DB) work() {
 		OnSpace:   db.onSpace,
 		Tracer:    db.tracer,
 	})
-	db.tables.openDisk(db.life, db.spawn, db.opts.DiskCacheDir, db.opts.DiskCacheBytes, db.opts.Logger)
+	db.tables.openDisk(db.life, db.spawn, db.opts.DiskCacheDir, db.opts.DiskCacheBytes, db.troubles)
 	db.spawn("build runs", db.buildLoop)
 	db.spawn("commit runs", db.commitLoop)
 	db.spawn("poll", db.pollLoop)
 	if !db.opts.DisableCompaction {
 		db.compactor = &compactor{
 			store: db.store, env: db.env, tracer: db.tracer, log: db.opts.Logger, commits: db.committer, limits: db.opts.compactionLimits(),
+			fails: &db.troubles[NotCompacting],
 		}
 		compacting, stop := context.WithCancel(db.life)
 		stopped := make(chan struct{})

@@ -83,7 +83,7 @@ func openReader(ctx context.Context, span trace.Span, store objstore.Store, o Re
 		r.committer.Close()
 		return nil, fmt.Errorf("open a replica of %s: %w", store, err)
 	}
-	r.tables.openDisk(r.life, r.spawn, o.DiskCacheDir, o.DiskCacheBytes, o.Logger)
+	r.tables.openDisk(r.life, r.spawn, o.DiskCacheDir, o.DiskCacheBytes, r.troubles)
 	r.spawn("replica tail", r.tailLoop)
 	r.spawn("replica head", r.headLoop)
 	return r, nil
@@ -99,7 +99,8 @@ func newReader(store objstore.Store, o ReaderOptions, snap *manifest.Snapshot) *
 	}
 	r.life, r.end = context.WithCancel(context.Background())
 	r.env, r.tracer = o.Env, o.Tracer
-	r.tables = &tables{store: store, env: o.Env, cache: newBlockCache(o.CacheBytes)}
+	r.troubles = newTroubles(o.Logger, o.Env)
+	r.tables = &tables{store: store, env: o.Env, cache: newBlockCache(o.CacheBytes), unreadable: &r.troubles[TablesUnreadable]}
 	r.staleAfter = o.StaleAfter
 	r.keys = o.Keys
 	r.refresh = r.poll
@@ -210,14 +211,17 @@ func (r *Reader) spawn(name string, f func()) {
 }
 
 // Ready returns nil when the replica has read the log's end lately, as far as it knows: it is at
-// most max(5 s, 10 * PollInterval) behind, and the MANIFEST was read within 5 s, or can be read now.
+// most max(5 s, 10 * PollInterval) behind, the MANIFEST was read within 5 s, or can be read now, and tables that were needed could be.
 func (r *Reader) Ready(ctx context.Context) error {
 	if err := r.readErr(); err != nil {
 		return err
 	}
+	if err := r.troubles.stops(); err != nil {
+		return err
+	}
 	if r.headAge() > readyWithin {
 		if err := r.poll(ctx); err != nil {
-			return fmt.Errorf("the store does not answer: %w", err)
+			return fmt.Errorf("%s: %w", HeadUnreadable.Says(), err)
 		}
 	}
 	lag, trouble := r.lag()
@@ -252,6 +256,7 @@ func (r *Reader) Status() Status {
 		ManifestPolls: r.manifestPolls.Load(), Jumps: r.jumps.Load(),
 	}
 	s.LagTime, _ = r.lag()
+	s.Troubles = r.troubles.list()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report(v, &s)

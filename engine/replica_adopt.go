@@ -220,16 +220,15 @@ func (r *Reader) wakeTail() {
 
 // headLoop reads the MANIFEST every second until the replica ends.
 func (r *Reader) headLoop() {
-	head := trouble{log: r.opts.Logger, env: r.env, what: "the log's head cannot be read"}
-	tail := trouble{log: r.opts.Logger, env: r.env, what: "the log cannot be followed"}
 	for r.env.Sleep(r.life, pollInterval) == nil {
 		err := r.poll(r.life)
 		if r.life.Err() != nil {
 			return
 		}
-		head.note(err)
+		r.troubles[HeadUnreadable].note(err)
 		_, behind := r.lag()
-		tail.note(behind)
+		r.troubles[NotFollowing].note(behind)
+		r.tables.tryAgain(r.life)
 	}
 }
 

@@ -30,9 +30,9 @@ import (
 const maintenanceBackoffLimit = 15 * time.Minute
 
 // maintain does work at intervals until the DB ends. Whatever work did not finish
-// it takes up the next time; after failures that comes later and later. Being
+// it takes up the next time; after failures, which are the trouble fails, that comes later and later. Being
 // fenced ends the DB.
-func (db *DB) maintain(what string, interval time.Duration, work func(context.Context) error) {
+func (db *DB) maintain(fails TroubleKind, interval time.Duration, work func(context.Context) error) {
 	for failures := 0; ; {
 		wait := interval
 		if failures > 0 {
@@ -50,9 +50,10 @@ func (db *DB) maintain(what string, interval time.Duration, work func(context.Co
 			return
 		case err != nil:
 			failures++
-			db.opts.Logger.Warn(what+" failed and is tried again", "error", err, "failures", failures)
+			db.troubles[fails].note(err)
 		default:
 			failures = 0
+			db.troubles[fails].note(nil)
 		}
 	}
 }
@@ -62,7 +63,7 @@ func (db *DB) retentionLoop() {
 	if db.opts.Retention == 0 && db.opts.RetentionBytes == 0 {
 		return
 	}
-	db.maintain("retention", db.opts.RetentionInterval, db.enforceRetention)
+	db.maintain(NothingDropped, db.opts.RetentionInterval, db.enforceRetention)
 }
 
 // enforceRetention looks once at what is to be dropped and drops it.

@@ -43,6 +43,8 @@ type Status struct {
 	StateBytes int64  // heap of the three
 	StateSize  uint64 // bytes of the state objects in force
 
+	Troubles []Trouble // what fails now; usually nothing
+
 	ReplicaStatus
 
 	Counters
@@ -86,6 +88,7 @@ func (db *DB) Status() Status {
 	s := Status{Store: db.store.String(), LogID: db.ident.LogID, Epoch: db.epoch, Recovered: db.recovered}
 	compacting := db.compacting(v.snap.State)
 	wal := db.uploader.Stats()
+	s.Troubles = db.troubles.list()
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	s.Next, s.Durable = db.next, db.durable
@@ -156,7 +159,8 @@ func (db *DB) compacting(s *manifest.State) (c CompactionCounters) {
 		c = db.compactor.snapshot()
 	}
 	if !c.Working {
-		c.Debt = debtOf(compaction.Plan(s, db.opts.compactionLimits()))
+		jobs := compaction.Plan(s, db.opts.compactionLimits())
+		c.Planned, c.Debt = len(jobs), debtOf(jobs)
 	}
 	return c
 }

@@ -47,6 +47,9 @@ type CommitterOptions struct {
 	// missing), and before Commit returns a version. It must return soon and call no
 	// method but Current.
 	OnCommit func(*Snapshot)
+	// OnTrouble, if not nil, is called whenever the store fails a commit, which is then tried again, and with nil when a
+	// commit has come to its end. By one goroutine at a time; it must return soon and not call the Committer.
+	OnTrouble func(error)
 	// Tracer, if not nil, is told of every batch of edits that is committed.
 	Tracer trace.Tracer
 }
@@ -207,6 +210,21 @@ func (c *Committer) gaveUp(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// failed takes what the store said to a commit, which is tried again. That somebody else was first is no trouble.
+func (c *Committer) failed(err error) {
+	c.lastErr.Store(&err)
+	if !errors.Is(err, objstore.ErrPrecondition) && !errors.Is(err, objstore.ErrConflict) {
+		c.trouble(err)
+	}
+}
+
+// trouble tells of what fails, or with nil that nothing does any more.
+func (c *Committer) trouble(err error) {
+	if c.opts.OnTrouble != nil {
+		c.opts.OnTrouble(err)
+	}
+}
+
 // Current returns the newest version that the committer knows.
 func (c *Committer) Current() *Snapshot { return c.current.Load() }
 
@@ -336,6 +354,7 @@ func (c *Committer) take() []*pending {
 // loop: whatever a write came to, what is there decides. Its error is why the whole batch failed; ctx is
 // the committer's.
 func (c *Committer) commit(ctx context.Context, batch []*pending) error {
+	defer c.trouble(nil)
 	var wait backoff
 	for {
 		at := c.current.Load()
@@ -357,7 +376,7 @@ func (c *Committer) commit(ctx context.Context, batch []*pending) error {
 			settle(batch, snap)
 			return nil
 		}
-		c.lastErr.Store(&err)
+		c.failed(err)
 		if err := c.reread(ctx, &wait); err != nil {
 			fail(batch, err)
 			return err
@@ -476,7 +495,7 @@ func (c *Committer) reread(ctx context.Context, wait *backoff) error {
 		case isDamage(err):
 			return err
 		}
-		c.lastErr.Store(&err)
+		c.failed(err)
 		wait.conflict = false
 	}
 }

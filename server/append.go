@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -37,6 +38,9 @@ func (s *Server) append(x *exchange) error {
 	if err := s.decodeAppend(x, body, &b.body); err != nil {
 		return err
 	}
+	if err := x.coversBatch(&b.body); err != nil {
+		return err
+	}
 	bytes := 0
 	for _, r := range b.body.Records {
 		b.records = append(b.records, engine.Record{Key: r.Key, Value: r.Value})
@@ -44,7 +48,7 @@ func (s *Server) append(x *exchange) error {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), s.opts.AppendTimeout)
 	defer cancel()
-	options, began := s.appendOptions(b), time.Now()
+	options, began := s.appendOptions(x, b), time.Now()
 	res, err := s.writer.Append(ctx, b.records, options)
 	if err != nil {
 		return err
@@ -65,8 +69,26 @@ func (s *Server) append(x *exchange) error {
 	}, messageBytes)
 }
 
+// coversBatch returns the refusal of a batch that names a key that the token is not for, or nil.
+func (x *exchange) coversBatch(b *wire.AppendBody) error {
+	if !x.limited() {
+		return nil
+	}
+	for i, r := range b.Records {
+		if !x.token.Covers(r.Key) {
+			return forbidden(refusedKeys, fmt.Sprintf("record[%d]: the token does not cover the key", i))
+		}
+	}
+	for i, e := range b.ExpectedNext {
+		if !x.token.Covers(e.Key) {
+			return forbidden(refusedKeys, fmt.Sprintf("expectedNext[%d]: the token does not cover the key", i))
+		}
+	}
+	return nil
+}
+
 // appendOptions returns what a checked request asks of the log.
-func (s *Server) appendOptions(b *batch) engine.AppendOptions {
+func (s *Server) appendOptions(x *exchange, b *batch) engine.AppendOptions {
 	o := engine.AppendOptions{Ack: s.ackOf(b.body.AwaitDurable)}
 	for _, e := range b.body.ExpectedNext {
 		b.expected = append(b.expected, engine.KeySequence{Key: e.Key, Next: e.Sequence})
@@ -74,6 +96,9 @@ func (s *Server) appendOptions(b *batch) engine.AppendOptions {
 	o.ExpectedNext = b.expected
 	if b.body.ProducerID != nil {
 		o.Producer, o.ProducerSequence = *b.body.ProducerID, *b.body.ProducerSeq
+		if x.token != nil {
+			o.Producer = x.token.Producer(o.Producer)
+		}
 	}
 	return o
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/annalsdb/annals/engine"
 	"github.com/annalsdb/annals/internal/base"
+	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/objstore/mem"
 	"github.com/annalsdb/annals/wire"
 )
@@ -192,6 +193,11 @@ func TestAppendFailures(t *testing.T) {
 		{&engine.AppendError{Outcome: engine.NotAppended, Err: engine.ErrInvalid}, 400, `"message":"Invalid input: append: invalid argument (nothing was appended)"}`, ""},
 		{errors.New("disk on fire"), 500, `"message":"Storage error: disk on fire"}`, ""},
 		{engine.ErrStale, 503, `"message":"view of the log is stale"}`, "1"},
+		{&engine.AppendError{Outcome: engine.NotAppended, Err: objstore.ErrCredentials}, 503,
+			`"message":"Storage error: append: no valid credentials (nothing was appended)","outcome":"not_appended"}`, "1"},
+		{&engine.AppendError{Outcome: engine.Unknown, Err: fmt.Errorf("%w (the store's last answer: %w)", timeUp, objstore.ErrDenied)}, 504, `"outcome":"unknown"}`, ""},
+		{objstore.ErrUnavailable, 503, `"message":"Storage error: store unavailable"}`, "1"},
+		{fmt.Errorf("%w: %w", corrupt, objstore.ErrDenied), 500, `"message":"Storage error: corrupt object trees/00000000/MANIFEST at offset 12: checksum: access denied"}`, ""},
 	} {
 		db := &testDB{DB: openDB(t, mem.New(mem.Options{}), engine.Options{})}
 		db.append = func(context.Context, []engine.Record, engine.AppendOptions) (engine.AppendResult, error) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/tls"
 	"net"
 
 	"golang.org/x/sys/unix"
@@ -11,6 +12,9 @@ import (
 // quarter of an hour, for it sends nothing that could fail. And it bounds what lies unsent in the system's buffer,
 // so that a write that gets on is a client that does.
 func dropUnacknowledged(c net.Conn) {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
 		return

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/tls"
 	"net"
 	"testing"
 
@@ -19,7 +20,7 @@ func TestUnacknowledgedConnectionsAreDropped(t *testing.T) {
 	conn, err := l.Accept()
 	require.NoError(t, err)
 	defer conn.Close()
-	NewFront(nil).http.ConnContext(t.Context(), conn)
+	NewFront(FrontOptions{}).http.ConnContext(t.Context(), tls.Server(conn, nil)) // over TLS too
 	raw, err := conn.(*net.TCPConn).SyscallConn()
 	require.NoError(t, err)
 	require.NoError(t, raw.Control(func(fd uintptr) {

@@ -68,6 +68,9 @@ func (s *Server) setCursors(x *exchange, consumer string) error {
 	size := int64(0) // of the cursors, and twice their answer
 	cursors := make([]engine.Cursor, len(body.Cursors))
 	for i, c := range body.Cursors {
+		if err := x.covers(c.Key); err != nil {
+			return err
+		}
 		cursors[i] = engine.Cursor{Key: c.Key, Next: c.Next}
 		size += 4*int64(len(c.Key)) + cursorBytes
 	}
@@ -111,6 +114,14 @@ func (s *Server) deleteCursors(x *exchange, consumer string) error {
 	if err != nil {
 		return err
 	}
+	if len(keys) == 0 && x.limited() {
+		return forbidden(refusedKeys, "the consumer may have cursors of keys that the token does not cover: name the keys")
+	}
+	for _, key := range keys {
+		if err := x.covers(key); err != nil {
+			return err
+		}
+	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), s.opts.AppendTimeout)
 	defer cancel()
 	if err := s.writer.DeleteCursors(ctx, consumer, keys...); err != nil {
@@ -140,7 +151,7 @@ func (s *Server) getCursors(x *exchange, consumer string) error {
 	if err := x.reserve(ctx, messageBytes+most+2*(most+longest)+n*cursorBytes); err != nil {
 		return err
 	}
-	page, err := s.db.Cursors(ctx, consumer, o)
+	page, err := s.listCursors(ctx, x, consumer, o)
 	if err != nil {
 		return err
 	}
@@ -197,7 +208,7 @@ func (s *Server) consumers(x *exchange) error {
 	if err := x.reserve(ctx, messageBytes+2*int64(limit)*consumerBytes); err != nil {
 		return err
 	}
-	page, err := s.db.Consumers(ctx, after, limit)
+	page, err := s.listConsumers(ctx, x, after, limit)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/objstore"
 )
 
 // statusClientGone is the status that metrics and logs show of a request whose
@@ -26,6 +27,7 @@ type apiError struct {
 	closes     bool          // the connection is at its end: the rest of the body was not read
 	drains     bool          // with closes: the client may still be sending the body
 	expected   bool          // a 504 that the client asked for
+	refused    denial        // of a 401 or 403: why
 
 	key             []byte  // of a condition that does not hold
 	lastSequence    *uint64 // likewise; nil: there was none
@@ -93,7 +95,10 @@ func answerOf(err error) *apiError {
 		e.status = http.StatusGatewayTimeout
 	case errors.Is(err, context.Canceled):
 		e.status = statusClientGone
-	default: // a damaged object (ErrCorrupt, which names it) or a store that fails
+	case errors.Is(err, objstore.ErrUnavailable), objstore.Lasting(err) && !errors.Is(err, engine.ErrCorrupt):
+		// The log tells why once, not with each request.
+		e.status, e.retryAfter, e.message = http.StatusServiceUnavailable, retryAfter, "Storage error: "+e.message
+	default: // a damaged object (ErrCorrupt, which names it), or something that nobody has thought of
 		e.status, e.message = http.StatusInternalServerError, "Storage error: "+e.message
 	}
 	var failed *engine.AppendError

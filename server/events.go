@@ -42,10 +42,11 @@ func (s *Server) startEvents(x *exchange, q *scanQuery) (from uint64, err error)
 		}
 	}
 	if q.minSequence > 0 {
-		waiting, cancel := context.WithTimeout(x.r.Context(), q.timeout)
+		timed, cancel := context.WithTimeout(x.r.Context(), q.timeout)
 		defer cancel()
-		defer context.AfterFunc(s.draining, cancel)()
-		if err := s.waitFrontier(x.r.Context(), waiting, q); err != nil {
+		waiting, free := x.whileWaiting(timed)
+		defer free()
+		if err := s.waitFrontier(x, waiting, q); err != nil {
 			return 0, err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/annalsdb/annals/auth"
 	"github.com/annalsdb/annals/wire"
 )
 
@@ -21,9 +22,11 @@ type exchange struct {
 	r        *http.Request
 	control  *http.ResponseController
 	endpoint string
-	consumer string    // of a path about cursors, as it is encoded there
-	status   int       // of the answer; 0 until there is one
-	began    time.Time // when an answer without end began
+	consumer string      // of a path about cursors, as it is encoded there
+	token    *auth.Token // nil: there is none, or the server has none
+	unknown  string      // what tells a token apart that is not known
+	status   int         // of the answer; 0 until there is one
+	began    time.Time   // when an answer without end began
 
 	body      []byte // of the request; pooled
 	bodyBytes int64  // taken of the budget of bodies
@@ -75,12 +78,15 @@ func (x *exchange) respondMessage(m proto.Message, size int64) error {
 
 // fail sends the answer for an error.
 func (x *exchange) fail(err error) {
-	e := answerOf(err)
+	e := x.answerOf(err)
 	switch {
 	case e.status == http.StatusInternalServerError:
-		x.s.log.Error("request failed", "endpoint", x.endpoint, "error", err)
+		x.s.failed.write("endpoint", x.endpoint, "error", err)
 	case e.status == http.StatusGatewayTimeout && !e.expected:
-		x.s.log.Warn("request ran out of time", "endpoint", x.endpoint, "error", err)
+		x.s.late.write("endpoint", x.endpoint, "error", err)
+	}
+	if e.refused != "" {
+		x.refuse(e)
 	}
 	if e.retryAfter > 0 {
 		x.w.Header().Set("Retry-After", strconv.Itoa(int(e.retryAfter/time.Second)))

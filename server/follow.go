@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 
@@ -55,7 +56,15 @@ func (s *Server) readStreams(x *exchange) (streams []engine.Stream, since int64,
 	if err != nil {
 		return nil, 0, invalid("%v", err)
 	}
+	for i, st := range b.Streams {
+		if x.covers(st.Key) != nil {
+			return nil, 0, forbidden(refusedKeys, fmt.Sprintf("streams[%d]: the token does not cover the key", i))
+		}
+	}
 	if err := s.placeStreams(x, b); err != nil {
+		return nil, 0, err
+	}
+	if b.Prefixes, err = x.narrowPrefixes(b.Prefixes); err != nil {
 		return nil, 0, err
 	}
 	streams = make([]engine.Stream, 0, len(b.Streams)+len(b.Prefixes))

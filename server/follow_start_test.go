@@ -63,6 +63,7 @@ func TestFollowSince(t *testing.T) {
 	_, err := w.writer.SetCursors(t.Context(), "me", []engine.Cursor{{Key: []byte("a"), Next: 1}}, engine.CursorOptions{})
 	require.NoError(t, err)
 	r.get(scanPath + "?key=a&min_sequence=6")
+	require.Eventually(t, func() bool { return strings.Contains(r.get(cursorsPath+"/me").body, b64("a")) }, patience, time.Millisecond)
 	streams := `"streams":[{"key":"` + b64("a") + `"},{"key":"` + b64("p/y") + `","startSeq":3}],"prefixes":[{"prefix":"` + b64("p/") + `"}],"consumer":"me"`
 	all := []string{timed("a", 0), timed("p/x", 1), timed("p/y", 2), timed("a", 3), timed("p/x", 4), timed("p/y", 5)}
 	for name, s := range map[string]*running{"writer": w, "replica": r} {

@@ -23,22 +23,44 @@ import (
 // All methods may be called from any goroutine.
 type Front struct {
 	http   *http.Server
+	tls    *TLS
 	server atomic.Pointer[Server] // nil while the log is opening
+	conns  connections
 }
 
-// NewFront returns a front. The logger gets what goes wrong on single connections
-// (debug); nil discards that.
-func NewFront(log *slog.Logger) *Front {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+// DefaultMaxConnections leaves room beside DefaultMaxFollowers, each on a connection of its own.
+const DefaultMaxConnections = 120_000
+
+// FrontOptions are the options of NewFront. The zero value is plain HTTP, with defaults.
+type FrontOptions struct {
+	// TLS makes the front speak HTTP/2 and HTTP/1.1 over TLS only. Default: HTTP/1.1 and HTTP/2 (h2c),
+	// both in the clear.
+	TLS *TLS
+	// MaxConnections bounds the connections that are open at the same time. More are accepted and closed at once:
+	// who waits in line would not know why. Each takes a file descriptor. Default 120,000.
+	MaxConnections int
+	// Logger gets what goes wrong on single connections (debug), and that there are too many (warn).
+	// Default: discarded.
+	Logger *slog.Logger
+}
+
+// NewFront returns a front.
+func NewFront(o FrontOptions) *Front {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	setDefault(&o.MaxConnections, DefaultMaxConnections)
+	f := &Front{tls: o.TLS}
+	f.conns.limit = int64(o.MaxConnections)
+	f.conns.refusals = &boundedLog{log: o.Logger, level: slog.LevelWarn, says: "connection refused: there are too many", more: "more connections were refused than are logged"}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
-	protocols.SetUnencryptedHTTP2(true)
-	f := new(Front)
+	protocols.SetHTTP2(o.TLS != nil)
+	protocols.SetUnencryptedHTTP2(o.TLS == nil)
 	f.http = &http.Server{
 		Handler:                      f,
 		Protocols:                    protocols,
+		MaxHeaderBytes:               maxHeaderBytes,
 		DisableGeneralOptionsHandler: true, // OPTIONS * is an unknown path like any other
 		ReadHeaderTimeout:            headerTimeout,
 		IdleTimeout:                  idleTimeout,
@@ -52,7 +74,11 @@ func NewFront(log *slog.Logger) *Front {
 			dropUnacknowledged(c)
 			return ctx
 		},
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ConnState: f.conns.changed,
+		ErrorLog:  slog.NewLogLogger(o.Logger.Handler(), slog.LevelDebug),
+	}
+	if o.TLS != nil {
+		f.http.TLSConfig = o.TLS.Config()
 	}
 	return f
 }
@@ -60,7 +86,11 @@ func NewFront(log *slog.Logger) *Front {
 // Serve answers requests on the listener, which it closes in the end. It returns
 // nil after Close or the Server's Shutdown was called, and otherwise why it stopped.
 func (f *Front) Serve(l net.Listener) error {
-	if err := f.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	serve := f.http.Serve
+	if f.tls != nil {
+		serve = func(l net.Listener) error { return f.http.ServeTLS(l, "", "") }
+	}
+	if err := serve(&boundedListener{l, &f.conns}); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	}
 	return nil

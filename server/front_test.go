@@ -21,7 +21,7 @@ import (
 func startFront(t *testing.T, http2 bool) (*Front, *running) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	f := NewFront(nil)
+	f := NewFront(FrontOptions{})
 	served := make(chan error, 1)
 	go func() { served <- f.Serve(l) }()
 	t.Cleanup(func() {

@@ -270,8 +270,8 @@ func TestManySmallScans(t *testing.T) {
 // appends go on meanwhile.
 func TestReaderThatDoesNotRead(t *testing.T) {
 	const size = 16 << 20 // more than the buffers of a connection
-	overBoth(t, func(t *testing.T, http2 bool) {
-		r := startWith(t, Options{ResponseBytes: 64 << 20}, func(s *Server) { s.pieceTimeout = 100 * time.Millisecond }).speak(http2)
+	overAll(t, func(t *testing.T, run func(Options, func(*Server)) *running) {
+		r := run(Options{ResponseBytes: 64 << 20}, func(s *Server) { s.pieceTimeout = 100 * time.Millisecond })
 		appendValues(t, r.db.(*engine.DB), 1, size)
 		req, err := http.NewRequestWithContext(t.Context(), "GET", r.url+scanPath+"?key=k", nil)
 		require.NoError(t, err)

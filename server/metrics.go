@@ -36,6 +36,8 @@ type metrics struct {
 	followedRecords, followedBytes, followReads prometheus.Counter
 	followersCut, followersRefused              prometheus.Counter
 
+	refused *prometheus.CounterVec // by refusal
+
 	handler http.Handler
 }
 
@@ -69,15 +71,17 @@ func newMetrics(registry *prometheus.Registry, s *Server, store *metered.Store) 
 		followersCut:     counter("annals_http_followers_cut_total", "Streams cut off because their clients did not take what was sent."),
 		followersRefused: counter("annals_http_followers_refused_total", "Requests refused because too many wait for records."),
 	}
+	m.refused = newRefused()
 	s.following.refused = m.followersRefused
 	collectors := []prometheus.Collector{
 		m.appends, m.appendSeconds, m.appendRecords, m.appendBytes, m.scanRecords, m.scanBytes, m.cursorsSet, m.requests, m.duration, m.inFlight,
-		m.followedRecords, m.followedBytes, m.followReads, m.followersCut, m.followersRefused,
-		newLogCollector(s.db), newFollowingCollector(s.following),
+		m.followedRecords, m.followedBytes, m.followReads, m.followersCut, m.followersRefused, m.refused,
+		newLogCollector(s.db), newFollowingCollector(s.following), newTracingCollector(s.opts.SlowLog, s.opts.Spans),
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name: "annals_http_buffered_bytes", Help: "Bytes of request bodies and responses under way, which are bounded.",
 		}, func() float64 { return float64(s.bodies.used() + s.responses.used()) }),
 	}
+	collectors = append(collectors, newSecurityCollectors(s)...)
 	if store != nil {
 		collectors = append(collectors, newStoreCollector(store))
 	}
@@ -87,16 +91,21 @@ func newMetrics(registry *prometheus.Registry, s *Server, store *metered.Store) 
 		}
 	}
 	m.handler = promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
-	return m, nil
+	return m, registerProcess(registry, s)
+}
+
+// boundedMethod returns the method, or otherMethod where a client could have invented it.
+func boundedMethod(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions, http.MethodPatch:
+		return method
+	}
+	return otherMethod
 }
 
 // observe counts one answered request.
 func (m *metrics) observe(method, endpoint string, status int, elapsed time.Duration) {
-	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodOptions, http.MethodPatch:
-	default:
-		method = otherMethod
-	}
+	method = boundedMethod(method)
 	m.requests.WithLabelValues(method, endpoint, strconv.Itoa(status)).Inc()
 	m.duration.WithLabelValues(method, endpoint).Observe(elapsed.Seconds())
 }
@@ -111,8 +120,9 @@ func (s *Server) serveMetrics(x *exchange) error {
 
 // logCollector reads the log's status when metrics are collected.
 type logCollector struct {
-	db     DB
-	values []logValue
+	db       DB
+	values   []logValue
+	troubles *prometheus.Desc
 }
 
 type logValue struct {
@@ -122,7 +132,7 @@ type logValue struct {
 }
 
 func newLogCollector(db DB) *logCollector {
-	c := &logCollector{db: db}
+	c := &logCollector{db: db, troubles: newTroubleDesc()}
 	for _, v := range logValues {
 		c.values = append(c.values, logValue{prometheus.NewDesc(v.name, v.help, nil, nil), v.kind, v.of})
 	}
@@ -134,6 +144,7 @@ func (c *logCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, v := range c.values {
 		out <- v.desc
 	}
+	out <- c.troubles
 }
 
 // Collect implements prometheus.Collector.
@@ -142,6 +153,7 @@ func (c *logCollector) Collect(out chan<- prometheus.Metric) {
 	for _, v := range c.values {
 		out <- prometheus.MustNewConstMetric(v.desc, v.kind, v.of(&status))
 	}
+	collectTroubles(out, c.troubles, &status)
 }
 
 const (
@@ -294,7 +306,9 @@ var logValues = []struct {
 		func(s *engine.Status) float64 { return float64(s.Compaction.BytesOut) }},
 	{"annals_compaction_records_total", "Records that finished compactions rewrote.", isCounter,
 		func(s *engine.Status) float64 { return float64(s.Compaction.Records) }},
-	{"annals_compaction_debt_bytes", "Key and value bytes that compactions would rewrite now, whoever does them.", isGauge,
+	{"annals_compaction_planned_jobs", "Compactions that the state of the log calls for now, whoever does them.", isGauge,
+		func(s *engine.Status) float64 { return float64(s.Compaction.Planned) }},
+	{"annals_compaction_debt_bytes", "Key and value bytes that these compactions would rewrite.", isGauge,
 		func(s *engine.Status) float64 { return float64(s.Compaction.Debt) }},
 	{"annals_segments_dropped_total", "Segments that retention dropped.", isCounter,
 		func(s *engine.Status) float64 { return float64(s.SegmentsDropped) }},

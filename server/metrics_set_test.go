@@ -5,7 +5,9 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -20,12 +22,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/annalsdb/annals/auth"
 	"github.com/annalsdb/annals/engine"
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/objstore/fault"
 	"github.com/annalsdb/annals/objstore/mem"
 	"github.com/annalsdb/annals/objstore/metered"
+	"github.com/annalsdb/annals/trace"
 )
 
 // leftUploads is a store with an unfinished multipart upload, that counts HTTP requests.
@@ -55,6 +59,7 @@ type life struct {
 	store  *metered.Store
 	db     *engine.DB
 	server *Server
+	token  string // to ask with; "": none
 	random *rand.Rand
 	seen   map[string]bool
 
@@ -93,17 +98,23 @@ func (l *life) open(disk string) {
 		SegmentBytes: 256 << 10, SegmentMinBytes: 1 << 10, Retention: 24 * time.Hour, DiskCacheDir: disk,
 		StaleAfter: 10 * time.Second, GCGrace: 2 * time.Minute,
 	}
+	slow := trace.NewSlowLog(trace.SlowOptions{Threshold: time.Millisecond, Logger: slog.New(slog.DiscardHandler)})
+	o.Tracer = slow
 	var err error
 	l.db, err = engine.Open(l.Context(), l.store, o)
 	require.NoError(l, err)
-	l.server, err = New(Options{DB: l.db, Registry: prometheus.NewRegistry(), Store: l.store, AppendTimeout: 5 * time.Second})
+	l.server, err = New(Options{DB: l.db, Registry: prometheus.NewRegistry(), Store: l.store, SlowLog: slow, AppendTimeout: 5 * time.Second})
 	require.NoError(l, err)
 }
 
 // ask sends one request to the server.
 func (l *life) ask(method, target, body string) *httptest.ResponseRecorder {
 	w := httptest.NewRecorder()
-	l.server.ServeHTTP(w, httptest.NewRequest(method, target, strings.NewReader(body)))
+	r := httptest.NewRequest(method, target, strings.NewReader(body))
+	if l.token != "" {
+		r.Header.Set("Authorization", "Bearer "+l.token)
+	}
+	l.server.ServeHTTP(w, r)
 	return w
 }
 
@@ -185,8 +196,11 @@ func (l *life) elapse(d, leap time.Duration) {
 var fails = fault.Plan{Before: func(context.Context) error { return fault.ErrInjected }}
 
 // notDriven are metrics that a life as short as this does not move; tests of the
-// engine's disk cache do.
-var notDriven = []string{"annals_disk_cache_evictions_total", "annals_disk_cache_dropped_total"}
+// engine's disk cache, and of the telemetry, do.
+var notDriven = []string{
+	"annals_disk_cache_evictions_total", "annals_disk_cache_dropped_total",
+	"annals_traces_spans_total", "annals_traces_queued_spans",
+}
 
 // Every metric that is documented is set by what it is about.
 func TestEveryMetricIsSet(t *testing.T) {
@@ -209,6 +223,7 @@ func TestEveryMetricIsSet(t *testing.T) {
 		l.follows()
 		l.streams()
 		l.replicates()
+		l.refuses()
 		l.overloads()
 		l.ages()
 		l.reads(disk)
@@ -327,6 +342,48 @@ func (d lagging) Status() engine.Status {
 	s := d.DB.Status()
 	s.ReplicaStatus = engine.ReplicaStatus{Replica: true, LagSequences: 1, LagTime: time.Second, WALPolls: 2, WALObjectsRead: 1, ManifestPolls: 1, Jumps: 1}
 	return s
+}
+
+// refuses has a server with a token, TLS and room for no connection; then its files are spoilt.
+func (l *life) refuses() {
+	open := l.server
+	defer func() { l.server = open }()
+	f := newCertFiles(l)
+	tokensFile := filepath.Join(l.TempDir(), "tokens.yaml")
+	secret := auth.Generate()
+	entry := "tokens: [{name: a, scopes: [admin], hash: '" + auth.HashOf(secret).String() + "'}]"
+	require.NoError(l, os.WriteFile(tokensFile, []byte(entry), 0o600))
+	tokens, err := auth.Open(tokensFile)
+	require.NoError(l, err)
+	front := NewFront(FrontOptions{TLS: f.open(), MaxConnections: 1})
+	l.server, err = New(Options{DB: l.db, Tokens: tokens, Front: front})
+	require.NoError(l, err)
+	require.Equal(l, 401, l.ask("GET", apiPrefix+"/keys", "").Code)
+	front.conns.changed(nil, http.StateNew)
+	_, err = (&boundedListener{&oneCaller{}, &front.conns}).Accept()
+	require.ErrorIs(l, err, net.ErrClosed)
+	require.NoError(l, os.WriteFile(tokensFile, nil, 0o600))
+	require.NoError(l, os.WriteFile(f.Key, nil, 0o600))
+	tokens.Reload(l.server.log)
+	front.tls.Reload(l.server.log)
+	l.token = secret
+	l.look()
+	l.token = ""
+}
+
+// oneCaller is a listener that one client calls.
+type oneCaller struct {
+	net.Listener
+	called bool
+}
+
+func (o *oneCaller) Accept() (net.Conn, error) {
+	if o.called {
+		return nil, net.ErrClosed
+	}
+	o.called = true
+	server, _ := net.Pipe()
+	return server, nil
 }
 
 // replicates looks at a replica's metrics.

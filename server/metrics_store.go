@@ -13,7 +13,7 @@ import (
 type storeCollector struct {
 	store *metered.Store
 
-	calls, seconds, bytes, deleted, sent *prometheus.Desc
+	calls, seconds, bytes, deleted, age, sent *prometheus.Desc
 }
 
 func newStoreCollector(store *metered.Store) *storeCollector {
@@ -26,13 +26,14 @@ func newStoreCollector(store *metered.Store) *storeCollector {
 		seconds: desc("annals_store_request_seconds", "Time of these requests, with all that the store repeats within one.", "op"),
 		bytes:   desc("annals_store_bytes_total", "Bytes of the objects, or ranges of them, that successful requests wrote and read.", "op"),
 		deleted: desc("annals_store_deleted_names_total", "Names that delete requests removed."),
+		age:     desc("annals_store_answer_age_seconds", "Time since the object store answered a request as it should.", "op"),
 		sent:    desc("annals_store_http_requests_total", "HTTP requests sent to S3, each repetition and each part of an upload counted.", "operation", "answer"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *storeCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.calls, c.seconds, c.bytes, c.deleted, c.sent} {
+	for _, d := range []*prometheus.Desc{c.calls, c.seconds, c.bytes, c.deleted, c.age, c.sent} {
 		out <- d
 	}
 }
@@ -48,6 +49,7 @@ func (c *storeCollector) Collect(out chan<- prometheus.Metric) {
 		for result, n := range o.Results {
 			counter(c.calls, n, op.String(), metered.Result(result).String())
 		}
+		out <- prometheus.MustNewConstMetric(c.age, prometheus.GaugeValue, o.AnswerAge.Seconds(), op.String())
 		count, buckets := cumulative(o)
 		out <- prometheus.MustNewConstHistogram(c.seconds, count, o.Took.Seconds(), buckets, op.String())
 	}

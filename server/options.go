@@ -13,8 +13,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/annalsdb/annals/auth"
 	"github.com/annalsdb/annals/engine"
 	"github.com/annalsdb/annals/objstore/metered"
+	"github.com/annalsdb/annals/trace"
 )
 
 // DB is what the server needs of a log; *engine.DB is one, and so is a replica. One that is
@@ -85,6 +87,9 @@ type Options struct {
 	// Default 1,000,000, which is also the most.
 	MaxFollowStreams int
 
+	// Tokens says who may do what: every route but health and readiness then needs a
+	// token (Authorization: Bearer). Default: everybody may do everything.
+	Tokens *auth.Tokens
 	// Replicas are the base URLs of replicas of the log, such as "http://host:8080", whose status is
 	// part of this server's: each status asks all of them, unless it is told not to. At most
 	// MaxReplicas. Default: none.
@@ -93,12 +98,23 @@ type Options struct {
 	ReplicaTLS *tls.Config
 	// Version is what was built, for the server's status. Default: "".
 	Version string
+	// Admin answers on a listener of its own, and has the metrics then: they are no longer here. It is the
+	// server's from New on. Default: none.
+	Admin *Admin
 	// Front answers on the listener already, and is the server's from New on.
 	// Default: one of its own.
 	Front *Front
 	// Store is what the DB keeps its objects in, if the requests to it are counted: they are
 	// part of the metrics then. Default: they are not.
 	Store *metered.Store
+	// Tracer is told of the requests that read or write the log; the operations that they make are parts of them
+	// where the DB has the same one. Default nil: nobody is told.
+	Tracer trace.Tracer
+	// SlowLog is one whose counts are part of the metrics. Default: they are not.
+	SlowLog *trace.SlowLog
+	// Spans counts the spans that are sent to a collector of traces, for the metrics. It may be called from
+	// any goroutine. Default nil: they have none.
+	Spans func() trace.SpanCounts
 	// Logger gets failures (error), requests that ran out of time (warn) and every
 	// request (debug). Default: discarded.
 	Logger *slog.Logger

@@ -30,10 +30,13 @@ func (s *Server) keys(x *exchange) error {
 		most := min(int64(o.Limit)*longest, keysBytes+longest)
 		// The keys, their encoding with the last one twice, and what is around them.
 		reserved := chunkBytes + most + 2*(most+longest) + 2*int64(o.Limit)*keyBytes
+		if x.limited() {
+			reserved += most + int64(o.Limit)*keyBytes // it is put together of pages
+		}
 		if err := x.reserve(ctx, reserved); err != nil {
 			return err
 		}
-		page, err := s.db.Keys(ctx, o)
+		page, err := s.listKeys(ctx, x, o)
 		if err != nil {
 			return err
 		}
@@ -117,6 +120,9 @@ func segmentMessage(s engine.SegmentInfo) *wire.Segment {
 func (s *Server) count(x *exchange) error {
 	key, rng, err := parseCount(x.r.URL.RawQuery)
 	if err != nil {
+		return err
+	}
+	if err := x.covers(key); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), s.readTimeout)

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -145,9 +146,10 @@ func TestReplicasOverTLS(t *testing.T) {
 	db := openDB(t, mem.New(mem.Options{}), engine.Options{})
 	inner, err := New(Options{DB: db})
 	require.NoError(t, err)
-	f := httptest.NewTLSServer(inner)
+	f := httptest.NewUnstartedServer(inner)
+	f.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // one side refuses the other below
+	f.StartTLS()
 	t.Cleanup(f.Close)
-	f.Config.ErrorLog = nil
 	pool := x509.NewCertPool()
 	pool.AddCert(f.Certificate())
 	trusting := start(t, Options{DB: db, Replicas: []string{f.URL}, ReplicaTLS: &tls.Config{RootCAs: pool}})

@@ -25,15 +25,19 @@ func (s *Server) scanPage(x *exchange) (*stream, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := x.covers(q.key); err != nil {
+		return nil, err
+	}
 	if q.follow && acceptsEvents(x.r) {
 		return s.openEvents(x, &q)
 	}
 	ctx := x.r.Context()
-	// waiting ends when the time is up, the client is gone or the server shuts down.
-	waiting, cancel := context.WithTimeout(ctx, q.timeout)
+	// waiting ends when the time is up, too.
+	timed, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
-	defer context.AfterFunc(s.draining, cancel)()
-	if err := s.waitFrontier(ctx, waiting, &q); err != nil {
+	waiting, free := x.whileWaiting(timed)
+	defer free()
+	if err := s.waitFrontier(x, waiting, &q); err != nil {
 		return nil, err
 	}
 	for {
@@ -55,6 +59,9 @@ func (s *Server) scanPage(x *exchange) (*stream, error) {
 		}
 		if err := ctx.Err(); err != nil {
 			return nil, err // nobody is there to answer
+		}
+		if err := x.over(); err != nil {
+			return nil, err
 		}
 	}
 }
@@ -163,7 +170,7 @@ func (s *Server) fillPage(ctx context.Context, x *exchange, q *scanQuery) (p pag
 func capacity(size int64) int64 { return max(firstPage, size+size/2) }
 
 // waitFrontier waits for min_sequence.
-func (s *Server) waitFrontier(ctx, waiting context.Context, q *scanQuery) error {
+func (s *Server) waitFrontier(x *exchange, waiting context.Context, q *scanQuery) error {
 	least := q.minSequence
 	if s.db.Frontier() >= least {
 		return nil
@@ -174,8 +181,10 @@ func (s *Server) waitFrontier(ctx, waiting context.Context, q *scanQuery) error 
 	switch {
 	case err == nil || waiting.Err() == nil:
 		return err
-	case ctx.Err() != nil:
-		return ctx.Err()
+	case x.r.Context().Err() != nil:
+		return x.r.Context().Err()
+	case x.over() != nil:
+		return x.over()
 	case s.draining.Err() != nil:
 		return shuttingDown()
 	}

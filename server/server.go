@@ -40,6 +40,9 @@ const (
 
 	writePiece = 256 << 10 // of a response
 
+	// maxHeaderBytes bounds the line and the headers of a request. A query may name 10,000 keys.
+	maxHeaderBytes = 1 << 20
+
 	// maxStreams is how many requests may be under way on one HTTP/2 connection. net/http looks at every open
 	// stream of a connection for each frame that it sends, also at those that have nothing to send: with 1,000
 	// event streams on a connection that takes more time than all else that a record needs.
@@ -69,6 +72,8 @@ type Server struct {
 	bodies    *budget // of requests
 	responses *budget // and all that reads hold
 	following *following
+	// Lines that requests bring about: refused, out of time, failed.
+	refusals, late, failed *boundedLog
 
 	// As the constants say, but for tests.
 	readTimeout, pieceTimeout, drainTimeout time.Duration
@@ -82,6 +87,7 @@ type route struct {
 	endpoint string // the path, as metrics name it
 	allow    string // the methods, as the Allow header names them
 	scope    scope  // whom it answers; a route has to say
+	allKeys  bool   // tells about all keys: 403 for tokens that are limited to some
 	data     bool   // reads or writes the log: 503 once that stopped
 	absent   string // why the path is not there, if it is not there here
 	handle   func(*exchange) error
@@ -100,6 +106,9 @@ func New(o Options) (*Server, error) {
 		readTimeout: readTimeout, pieceTimeout: pieceTimeout, drainTimeout: drainTimeout,
 	}
 	s.writer, _ = o.DB.(Writer)
+	s.refusals = &boundedLog{log: s.log, level: slog.LevelWarn, says: "request refused", more: "more requests were refused than are logged"}
+	s.late = &boundedLog{log: s.log, level: slog.LevelWarn, says: "request ran out of time", more: "more requests ran out of time than are logged"}
+	s.failed = &boundedLog{log: s.log, level: slog.LevelError, says: "request failed", more: "more requests failed than are logged"}
 	s.draining, s.drain = context.WithCancel(context.Background())
 	s.following = &following{
 		maxFollowers: int64(o.MaxFollowers), maxStreams: int64(o.MaxFollowStreams),
@@ -107,6 +116,9 @@ func New(o Options) (*Server, error) {
 	}
 	context.AfterFunc(s.draining, s.following.shutDown)
 	s.replicas = newReplicas(o.Replicas, o.ReplicaTLS)
+	if s.front == nil {
+		s.front = NewFront(FrontOptions{Logger: s.log})
+	}
 	var err error
 	if s.metrics, err = newMetrics(o.Registry, s, o.Store); err != nil {
 		return nil, err
@@ -117,16 +129,17 @@ func New(o Options) (*Server, error) {
 		{endpoint: appendEndpoint, allow: post, scope: scopeAppend, data: true, handle: s.append},
 		{endpoint: apiPrefix + "/scan", allow: get, scope: scopeRead, data: true, handle: s.scan},
 		{endpoint: apiPrefix + "/keys", allow: get, scope: scopeRead, data: true, handle: s.keys},
-		{endpoint: apiPrefix + "/segments", allow: get, scope: scopeRead, data: true, handle: s.segments},
+		{endpoint: apiPrefix + "/segments", allow: get, scope: scopeRead, allKeys: true, data: true, handle: s.segments},
 		{endpoint: apiPrefix + "/count", allow: get, scope: scopeRead, data: true, handle: s.count},
-		{endpoint: statusPath, allow: get, scope: scopeRead, handle: s.status},
+		{endpoint: statusPath, allow: get, scope: scopeRead, allKeys: true, handle: s.status},
 		{endpoint: apiPrefix + "/follow", allow: post, scope: scopeRead, data: true, handle: s.follow},
 		{endpoint: cursorsPath, allow: get, scope: scopeRead, data: true, handle: s.consumers},
 		{endpoint: consumerPath, allow: get + ", PUT, DELETE", scope: scopeRead, data: true, handle: withConsumer(s.cursorsOf)},
 		{endpoint: healthyPath, allow: get, scope: scopeOpen, handle: s.healthy},
 		{endpoint: readyPath, allow: get, scope: scopeOpen, handle: s.ready},
+		{endpoint: openAPIPath, allow: get, scope: scopeOpen, handle: s.describeAPI},
 		{endpoint: uiPath, allow: get, scope: scopeOpen, handle: s.page},
-		{endpoint: "/metrics", allow: get, scope: scopeAdmin, handle: s.serveMetrics},
+		{endpoint: metricsPath, allow: get, scope: scopeAdmin, handle: s.serveMetrics},
 	} {
 		if r.scope == scopeUnset {
 			panic("server: the route " + r.endpoint + " has no scope")
@@ -137,8 +150,11 @@ func New(o Options) (*Server, error) {
 		s.routes[appendEndpoint].absent = "this is a replica: it does not append"
 		s.routes[consumerPath].allow = get
 	}
-	if s.front == nil {
-		s.front = NewFront(s.log)
+	if o.Admin != nil {
+		s.routes[metricsPath].absent = "metrics are on the admin listener"
+		if !o.Admin.server.CompareAndSwap(nil, s) {
+			panic("server: the Admin belongs to another Server")
+		}
 	}
 	if !s.front.server.CompareAndSwap(nil, s) {
 		panic("server: the Front belongs to another Server")
@@ -182,14 +198,14 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = x.control.SetWriteDeadline(time.Time{}) // not supported in tests without a connection
 	rt, err := s.route(x)
 	if err == nil {
-		err = rt.handle(x)
+		err = s.handle(x, rt)
 	}
 	if err != nil {
 		x.fail(err)
 	}
 }
 
-// route finds the route. Paths are taken as they were sent.
+// route finds the route, if the request may take it. Paths are taken as they were sent.
 func (s *Server) route(x *exchange) (*route, error) {
 	path := x.r.URL.EscapedPath()
 	rt := s.routes[path] // an escaped path holds no brace, as the name of a route may
@@ -206,6 +222,9 @@ func (s *Server) route(x *exchange) (*route, error) {
 	if !rt.allows(x.r.Method) {
 		x.w.Header().Set("Allow", rt.allow)
 		return nil, &apiError{status: http.StatusMethodNotAllowed, message: "method not allowed; allowed: " + rt.allow}
+	}
+	if err := s.authorize(x, rt); err != nil {
+		return nil, err
 	}
 	if rt.data {
 		if err := s.db.Err(); err != nil {

@@ -127,6 +127,8 @@ type running struct {
 	t      testing.TB
 	url    string
 	client *http.Client // HTTP/1.1, or h2c
+
+	elsewhere bool // its answers are not of the API that is described
 }
 
 // start runs a server until the test ends.
@@ -183,6 +185,10 @@ func (r *running) do(method, path string, body io.Reader, headers ...string) ans
 	defer resp.Body.Close()
 	data, err := io.ReadAll(resp.Body)
 	require.NoError(r.t, err)
+	if r.elsewhere {
+		return answer{resp.StatusCode, resp.Header, string(data), resp.ProtoMajor}
+	}
+	requireDescribed(r.t, said{method, req.URL.EscapedPath(), resp.StatusCode, resp.Header, data})
 	return answer{resp.StatusCode, resp.Header, string(data), resp.ProtoMajor}
 }
 

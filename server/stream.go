@@ -133,6 +133,9 @@ func (st *stream) handle(recs []engine.Record, err error) bool {
 	case s.draining.Err() != nil:
 		st.end(nil)
 		return false
+	case st.x.over() != nil:
+		st.end(st.x.over())
+		return false
 	case len(recs) > 0:
 		err = st.deliver(recs)
 	case s.following.now()-time.Duration(st.sent.Load()) >= s.following.keepAlive:
@@ -271,9 +274,9 @@ func (st *stream) end(why error) {
 	buf := pooled(&pieces)
 	switch {
 	case why != nil && x.s.draining.Err() == nil:
-		e := answerOf(why)
+		e := x.answerOf(why)
 		if e.status == http.StatusInternalServerError {
-			x.s.log.Error("stream failed", "endpoint", x.endpoint, "error", why)
+			x.s.failed.write("endpoint", x.endpoint, "error", why)
 		}
 		buf = st.framing.AppendEnd(buf, &wire.ErrorBody{Status: wire.StatusError, Message: e.message})
 	case st.framing != wire.Lines:
@@ -314,20 +317,22 @@ func (st *stream) wrote() {
 	st.writing.Store(0)
 }
 
-// due reports whether the stream needs tending.
+// due reports whether the stream needs tending: it has been silent, its client does not take what is sent, or
+// its token is over, so that it has to end.
 func (st *stream) due(now time.Duration) bool {
 	g := st.x.s.following
+	over := st.x.over() != nil
 	if began := st.writing.Load(); began != 0 {
 		limit := st.x.s.pieceTimeout
-		if st.x.s.draining.Err() != nil {
+		if over || st.x.s.draining.Err() != nil {
 			limit = min(limit, drainedPiece)
 		}
 		return now-time.Duration(began) > limit
 	}
-	return now-time.Duration(st.sent.Load()) >= g.keepAlive
+	return over || now-time.Duration(st.sent.Load()) >= g.keepAlive
 }
 
-// tend makes a silent stream say something, or cuts off one whose client does not take
+// tend makes a silent stream say something, or end, or cuts off one whose client does not take
 // what it is sent.
 func (st *stream) tend(now time.Duration) {
 	if st.writing.Load() == 0 {

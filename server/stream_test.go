@@ -18,6 +18,7 @@ import (
 
 	"github.com/annalsdb/annals/engine"
 	"github.com/annalsdb/annals/objstore/mem"
+	"github.com/annalsdb/annals/wire"
 )
 
 const followPath = "/api/v1/log/follow"
@@ -65,6 +66,7 @@ func (o *opened) next() string {
 	for {
 		line := o.line()
 		if line == "" {
+			o.described(out.String())
 			return out.String()
 		}
 		out.WriteString(line + "\n")
@@ -85,7 +87,16 @@ func (o *opened) line() string {
 	o.t.Helper()
 	line, err := o.in.ReadString('\n')
 	require.NoError(o.t, err)
+	if o.resp.Header.Get("Content-Type") == wire.TypeLines {
+		o.described(line)
+	}
 	return line[:len(line)-1]
+}
+
+// described wants a part of the answer to be as openapi.yaml has it.
+func (o *opened) described(part string) {
+	o.t.Helper()
+	requireDescribed(o.t, said{o.resp.Request.Method, o.resp.Request.URL.EscapedPath(), o.resp.StatusCode, o.resp.Header, []byte(part)})
 }
 
 // rest returns what comes until the end, which must be a clean one.
@@ -398,10 +409,10 @@ func TestFencedStreamsEnd(t *testing.T) {
 
 // A client that stops reading is cut off, and nothing of it stays.
 func TestSlowClientsAreCutOff(t *testing.T) {
-	overBoth(t, func(t *testing.T, http2 bool) {
-		r := startWith(t, Options{}, func(s *Server) {
+	overAll(t, func(t *testing.T, run func(Options, func(*Server)) *running) {
+		r := run(Options{}, func(s *Server) {
 			s.pieceTimeout, s.following.interval = 2*time.Second, 10*time.Millisecond // a slow machine is no slow client
-		}).speak(http2)
+		})
 		o := r.events("key=k")
 		q := r.events("key=k") // over HTTP/2 on the same connection, which must live
 		value := strings.Repeat("v", 1<<20)

@@ -45,7 +45,7 @@ type surfaceRequest struct {
 
 var surfaceRoutes = []string{
 	appendEndpoint, apiPrefix + "/scan", apiPrefix + "/keys", apiPrefix + "/segments", apiPrefix + "/count", apiPrefix + "/follow",
-	cursorsPath, cursorsPath + "/", healthyPath, readyPath, "/metrics", apiPrefix, "/", statusPath, uiPath,
+	cursorsPath, cursorsPath + "/", healthyPath, readyPath, "/metrics", apiPrefix, "/", statusPath, uiPath, openAPIPath,
 }
 
 var surfaceMethods = []string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "get", "M-SEARCH"}
@@ -115,6 +115,8 @@ func surfaceSeeds() []surfaceRequest {
 		{9, get, "", "", "", nil, false, true},
 		{11, get, "/", "%zz", "", nil, false, false},
 		{12, get, "api/v1//log", "", "", nil, false, false},
+		{15, get, "", "", "If-None-Match: *\n", nil, false, false},
+		{15, get, "", "", "", nil, false, true},
 		{13, get, "", "", "Accept: application/protobuf\n", nil, false, false},
 		{13, head, "", "replicas=false", "", nil, false, true},
 		{14, head, "", "", "", nil, false, false},
@@ -208,6 +210,13 @@ func requireAnswer(t *testing.T, req *http.Request, replica bool) {
 	require.Zero(t, s.following.all.Load())
 	require.Zero(t, s.following.streams.Load())
 
+	if w.Code != statusClientGone {
+		body := w.Body.Bytes()
+		if req.Method == http.MethodHead {
+			body = nil // net/http drops it
+		}
+		requireDescribed(t, said{req.Method, req.URL.EscapedPath(), w.Code, w.Header(), body})
+	}
 	appended := s.db.Status().AppendedRecords - before.AppendedRecords
 	if kind := w.Header().Get("Content-Type"); kind == wire.TypeEvents || kind == wire.TypeLines {
 		require.Equal(t, http.StatusOK, w.Code)
@@ -279,8 +288,8 @@ func requireSuccess(t *testing.T, s *Server, req *http.Request, w *httptest.Resp
 		return
 	}
 	make, known := surfaceMessages[rt.endpoint]
-	if rt.endpoint == uiPath {
-		require.Equal(t, ui.ContentType, w.Header().Get("Content-Type"))
+	if kind, ok := map[string]string{uiPath: ui.ContentType, openAPIPath: typeYAML}[rt.endpoint]; ok {
+		require.Equal(t, kind, w.Header().Get("Content-Type"))
 		return
 	}
 	if !known {

@@ -53,18 +53,16 @@ func (t *Tables) Cursor(consumer string, key []byte) (next uint64, ok bool) {
 	return s.next, ok
 }
 
-// Cursors appends cursors of a consumer to dst, in key order: those with keys above after, all if afterSet is
-// false. At most limit, and of keys that have together at most maxBytes, but one at least if there is one and limit is not 0. More says
-// that others follow. The keys are copies.
-func (t *Tables) Cursors(dst []Cursor, consumer string, after []byte, afterSet bool, limit, maxBytes int) (list []Cursor, more bool) {
+// Cursors appends cursors of a consumer to dst, in key order: those with keys at or above from, or only above it. At
+// most limit, and of keys that have together at most maxBytes, but one at least if there is one and limit is not 0.
+// More says that others follow. The keys are copies.
+func (t *Tables) Cursors(dst []Cursor, consumer string, from []byte, above bool, limit, maxBytes int) (list []Cursor, more bool) {
 	n, size := 0, 0
-	t.cursors.ascend(consumer, after, func(item blockItem) bool {
-		b, i := item.block, 0
-		if afterSet {
-			var found bool
-			if i, found = b.find(after); found {
-				i++
-			}
+	t.cursors.ascend(consumer, from, func(item blockItem) bool {
+		b := item.block
+		i, found := b.find(from)
+		if found && above {
+			i++
 		}
 		for ; i < len(b.slots); i++ {
 			key := b.key(i)

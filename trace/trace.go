@@ -2,7 +2,7 @@
 // after another, with its parts, how long they took and what came of them.
 //
 // Whoever wants to know gives a Tracer to the options of the engine, of the server
-// and of objstore/metered. Without any nothing is measured and
+// and of objstore/metered. SlowLog is one. Without any nothing is measured and
 // nothing is allocated: that is the default.
 //
 //	ctx, span := trace.Begin(tracer, ctx, trace.Append)

@@ -50,8 +50,10 @@ const (
 // Options of a crowd.
 type Options struct {
 	// URL is the server's, such as http://127.0.0.1:8080.
-	URL  string
-	Form Form
+	URL string
+	// Token is the bearer token that the server asks for; empty: none.
+	Token string
+	Form  Form
 	// Followers is how many there are: number i follows Key(i).
 	Followers int
 	// PerConnection is how many followers share one connection: the streams of a connection of HTTP/2, or
@@ -71,6 +73,14 @@ type Sink interface {
 	Opened(n int)
 	// Broken: a connection was lost, and is made again.
 	Broken(err error)
+}
+
+// authorization is the header line of the token, with its end; empty without one.
+func (c *crowd) authorization() string {
+	if c.Token == "" {
+		return ""
+	}
+	return "Authorization: Bearer " + c.Token + "\r\n"
 }
 
 // Key is the key that a follower follows.

@@ -239,6 +239,24 @@ func TestRefused(t *testing.T) {
 	require.ErrorContains(t, Run(t.Context(), settings("http://"+l.Addr().String(), 1)[0], newNotes()), "connect follower ")
 }
 
+// Every form shows the token.
+func TestToken(t *testing.T) {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, fmt.Sprintf("%q", r.Header["Authorization"]), http.StatusForbidden)
+	}))
+	s.Config.Protocols = new(http.Protocols)
+	s.Config.Protocols.SetHTTP1(true)
+	s.Config.Protocols.SetUnencryptedHTTP2(true)
+	s.Start()
+	defer s.Close()
+	for _, o := range settings(s.URL, 1) {
+		o.Followers = 1
+		require.ErrorContains(t, Run(t.Context(), o, newNotes()), "[]", o.Form)
+		o.Token = "of-the-test"
+		require.ErrorContains(t, Run(t.Context(), o, newNotes()), `["Bearer of-the-test"]`, o.Form)
+	}
+}
+
 // A connection that is lost is made again, from where it was: nothing is lost, and nothing comes twice.
 func TestConnectsAgain(t *testing.T) {
 	const run = 9

@@ -31,7 +31,7 @@ func (k *connection) http1(conn net.Conn) error {
 		feed = (&manyKeys{connection: k}).feed
 		err = k.requestShared(conn)
 	} else {
-		_, err = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nAccept: %s\r\n\r\n", k.scanPath(k.low), k.host, acceptEvents)
+		_, err = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n%sAccept: %s\r\n\r\n", k.scanPath(k.low), k.host, k.authorization(), acceptEvents)
 	}
 	if err != nil {
 		return err
@@ -74,8 +74,8 @@ func (k *connection) requestShared(conn net.Conn) error {
 		body = append(body, '}')
 	}
 	body = append(body, `]}`...)
-	_, err := fmt.Fprintf(conn, "POST %s/api/v1/log/follow HTTP/1.1\r\nHost: %s\r\nAccept: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
-		k.path, k.host, acceptLines, len(body))
+	_, err := fmt.Fprintf(conn, "POST %s/api/v1/log/follow HTTP/1.1\r\nHost: %s\r\n%sAccept: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
+		k.path, k.host, k.authorization(), acceptLines, len(body))
 	if err == nil {
 		_, err = conn.Write(body)
 	}

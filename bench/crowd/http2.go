@@ -92,13 +92,17 @@ func (c *http2Conn) request() error {
 	i := len(c.streams)
 	c.streams = append(c.streams, http2Stream{oneKey: oneKey{c: c.crowd, follower: uint32(c.low + i)}})
 	c.header.Reset()
-	for _, f := range []hpack.HeaderField{
+	fields := []hpack.HeaderField{
 		{Name: ":method", Value: "GET"},
 		{Name: ":scheme", Value: "http"},
 		{Name: ":authority", Value: c.host},
 		{Name: ":path", Value: c.scanPath(c.low + i)},
 		{Name: "accept", Value: acceptEvents},
-	} {
+	}
+	if c.Token != "" {
+		fields = append(fields, hpack.HeaderField{Name: "authorization", Value: "Bearer " + c.Token, Sensitive: true})
+	}
+	for _, f := range fields {
 		if err := c.encoder.WriteField(f); err != nil {
 			return err
 		}

@@ -2,18 +2,18 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"os"
 	"os/signal"
-	"strconv"
-	"strings"
 	"syscall"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
+	"github.com/annalsdb/annals/client"
 	"github.com/annalsdb/annals/internal/base"
 	"github.com/annalsdb/annals/wire"
 )
@@ -26,7 +26,13 @@ const appendLong = `Loads newline-delimited JSON into the log, one record a line
 What is no text may be given in base64, as "keyB64" or "valueB64". Other members are ignored, blank lines too: what annals
 scan --json prints can be loaded. Lines are at most 32MiB long; gzipped input is recognised.
 Batches are sent one after the other and acknowledged when they are durable. When it stops early it says
-how many lines, from the beginning of the input, were acknowledged; --skip goes on from there.
+how many lines, from the beginning of the input, were acknowledged; --skip goes on from there. With --json the result is
+one object on standard output, however it ended:
+
+  {"outcome":"appended","linesAcknowledged":5,"records":5,"bytes":812,"seconds":0.031}
+
+outcome is not_appended, or unknown, where it stopped early: of the lines behind the acknowledged ones. error says why;
+nextProducerSeq is the number to go on with.
 
 With --producer and --producer-seq the appends are numbered, and one whose outcome is unknown is sent again under its
 number, which the log knows: nothing is appended twice. The same command may be run again, and --skip and
@@ -45,14 +51,17 @@ type appendConfig struct {
 	producer     string // empty: the appends are not numbered
 	producerSeq  uint64
 	expectNext   *uint64
+	json         io.Writer // where the result goes as JSON; nil: nowhere
 }
 
 func newAppend(p *process) *cobra.Command {
 	var c appendConfig
+	var json bool
 	cmd := &cobra.Command{Use: "append [flags]", Short: "Load newline-delimited JSON through a server", Long: appendLong}
 	define := func(s *settings) {
 		addFlag(s, "file", "path", "-", &c.file, parseText, "what to load; - is standard input")
 		addConnectionFlags(s, &c.connection)
+		s.flags.BoolVar(&json, "json", false, "print one JSON object at the end")
 		addFlag(s, "skip", "lines", "0", &c.skip, parseCount(0, math.MaxUint64),
 			"lines at the beginning of the input that are passed over, because an earlier load had them acknowledged")
 		addFlag(s, "batch-records", "count", "1000", &c.batchRecords, parseCount(1, 1_000_000),
@@ -67,6 +76,9 @@ func newAppend(p *process) *cobra.Command {
 			"append only if no key of the input has a record at or above this sequence; the whole input must fit one append (default: append always)")
 	}
 	check := func(s *settings) {
+		if json {
+			c.json = p.stdout
+		}
 		if s.changed("producer") != s.changed("producer-seq") {
 			s.fault("--producer and --producer-seq need each other")
 		}
@@ -111,7 +123,8 @@ func load(p *process, c appendConfig) error {
 }
 
 func loadInput(ctx context.Context, out io.Writer, in io.Reader, name string, to outlet, c appendConfig) error {
-	input, err := newLineReader(in, name)
+	position := newInputPosition(in)
+	input, err := newLineReader(position, name)
 	if err == nil {
 		err = input.skip(c.skip)
 	}
@@ -120,11 +133,17 @@ func loadInput(ctx context.Context, out io.Writer, in io.Reader, name string, to
 	}
 	env := base.SystemEnv()
 	l := &loader{
-		input: input, outlet: to, env: env, progress: newProgress(out, env.Now, c.skip),
+		input: input, outlet: to, env: env, progress: newProgress(out, env.Now, position, c.skip),
 		batchRecords: c.batchRecords, batchBytes: c.batchBytes, single: c.expectNext != nil,
 	}
 	err = l.run(ctx)
 	l.progress.end()
+	if c.json != nil {
+		if perr := printJSONLine(c.json, l.result(err)); perr != nil && err == nil {
+			return failf("write output: %w", perr)
+		}
+		return err
+	}
 	if err != nil {
 		return err
 	}
@@ -135,18 +154,41 @@ func loadInput(ctx context.Context, out io.Writer, in io.Reader, name string, to
 	return nil
 }
 
-// shellQuote writes a key so that a POSIX shell reads it back. One that cannot
-// be shown is written as a Go string, for people.
-func shellQuote(key []byte) string {
-	text := string(key)
-	plain := strings.IndexFunc(text, func(r rune) bool {
-		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@%+,", r)
-	}) < 0
-	switch {
-	case text != "" && plain:
-		return text
-	case strings.IndexFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) >= 0:
-		return strconv.Quote(text)
+// loadResult is how a load ended, for --json.
+type loadResult struct {
+	Outcome string  `json:"outcome"` // of the lines behind the acknowledged ones
+	Lines   uint64  `json:"linesAcknowledged"`
+	Records uint64  `json:"records"` // appended by this process
+	Bytes   uint64  `json:"bytes"`   // of their keys and values
+	Seconds float64 `json:"seconds"`
+	// NextProducerSeq is the number to go on with; nil without --producer.
+	NextProducerSeq *uint64 `json:"nextProducerSeq,omitzero"`
+	Error           string  `json:"error,omitzero"`
+}
+
+// Outcomes of a load. The last two are the HTTP API's words.
+const (
+	outcomeAppended    = "appended" // there are no further lines
+	outcomeNotAppended = client.OutcomeNotAppended
+	outcomeUnknown     = client.OutcomeUnknown
+)
+
+// result says how the load ended, with the error of run.
+func (l *loader) result(err error) loadResult {
+	r := loadResult{
+		Outcome: outcomeAppended, Lines: l.progress.lines, Records: l.progress.records, Bytes: l.progress.bytes,
+		Seconds: l.env.Now().Sub(l.progress.started).Seconds(),
 	}
-	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+	if l.number != nil {
+		next := l.number()
+		r.NextProducerSeq = &next
+	}
+	if err != nil {
+		r.Error, r.Outcome = err.Error(), outcomeNotAppended
+		var exit *exitError
+		if errors.As(err, &exit) && exit.status == exitUnknown {
+			r.Outcome = outcomeUnknown
+		}
+	}
+	return r
 }

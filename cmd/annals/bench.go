@@ -73,7 +73,7 @@ func benchWorkloads(cmd *cobra.Command) string {
 // benchConfig is what the flags say that all workloads have.
 type benchConfig struct {
 	store     storeURL
-	server    string
+	server    connection
 	http      bool
 	json      string
 	profile   string
@@ -139,7 +139,8 @@ func (c *benchConfig) addFlags(s *settings) {
 	addFlag(s, "store", "url", "", &c.store, parseStoreURL,
 		"measure an engine in this process, on mem:, file:PATH or s3://BUCKET/PREFIX (which charges for requests)")
 	s.flags.BoolVar(&c.http, "http", false, "with --store: through an HTTP server on a loopback port in this process, and protobuf")
-	addFlag(s, "server", "url", "", &c.server, parseServer, "measure a running server instead, such as "+defaultServer)
+	addFlag(s, "server", "url", "", &c.server.server, parseServer, "measure a running server instead, such as "+defaultServer)
+	addCredentialFlags(s, &c.server)
 	addFlag(s, "json", "file", "", &c.json, parseText, "write the report as JSON too; - is standard output (default: only text)")
 	addFlag(s, "cpu-profile", "file", "", &c.profile, parseText, "write a profile of this process's processor time, for go tool pprof (default: none)")
 	addFlag(s, "seed", "number", "1", &c.seed, parseCount(0, 1<<63), "decides everything that is drawn: the same seed does the same operations")
@@ -236,7 +237,7 @@ func configOf(s *settings, c *benchConfig) map[string]string {
 	config := make(map[string]string)
 	s.flags.VisitAll(func(f *pflag.Flag) { config[f.Name] = f.Value.String() })
 	delete(config, "help")
-	if c.server == "" {
+	if c.server.server == "" {
 		config["flush-interval"] = c.serve.engine.FlushInterval.String()
 	}
 	return config
@@ -247,13 +248,13 @@ func runBench(p *process, c *benchConfig, w bench.Workload, config map[string]st
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	out, err := c.createJSON(p)
-	if err != nil {
-		return failf("%w", err)
-	}
 	target, err := c.openTarget(ctx, newLogger(p.stderr, slog.LevelWarn, "text"))
 	if err != nil {
 		return failf("%w", err)
+	}
+	out, err := c.createJSON(p) // now that it can begin: a report that was there is lost
+	if err != nil {
+		return failf("%w", errors.Join(err, target.Close(ctx)))
 	}
 	profiled, err := startProfile(c.profile)
 	if err != nil {
@@ -301,13 +302,13 @@ func startProfile(file string) (stop func() error, err error) {
 
 // charges reports whether the store's requests would be charged for.
 func (c *benchConfig) charges() bool {
-	return c.server == "" && (c.simulate || c.store.folder == "" && !c.store.private)
+	return c.server.server == "" && (c.simulate || c.store.folder == "" && !c.store.private)
 }
 
 // openTarget opens the log.
 func (c *benchConfig) openTarget(ctx context.Context, log *slog.Logger) (bench.Target, error) {
-	if c.server != "" {
-		return bench.NewRemote(c.server)
+	if c.server.server != "" {
+		return c.server.remote()
 	}
 	var store objstore.Store
 	store, err := c.store.open(ctx)
@@ -333,6 +334,19 @@ func (c *benchConfig) openTarget(ctx context.Context, log *slog.Logger) (bench.T
 		return nil, errors.Join(err, e.Close(ctx))
 	}
 	return remote, nil
+}
+
+// remote returns the log behind the server.
+func (c *connection) remote() (*bench.Remote, error) {
+	token, err := c.bearer()
+	if err != nil {
+		return nil, err
+	}
+	config, err := c.tlsConfig()
+	if err != nil {
+		return nil, err
+	}
+	return bench.NewRemote(c.server, bench.RemoteOptions{Token: token, TLS: config})
 }
 
 // createJSON opens what the JSON goes to, before anything is measured; nil: nowhere.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -27,7 +28,11 @@ func newBenchFollow(p *process) *cobra.Command {
 		define: func(s *settings) { addFollowFlags(s, &o) },
 		check: func(s *settings, c *benchConfig) {
 			checkArrivals(s, o.Rate)
-			if o.Form == bench.FollowEngine && (c.server != "" || c.http) {
+			checkForm(s, o.Form)
+			if strings.HasPrefix(c.server.server, "https:") {
+				s.fault("--server %s: the followers of this benchmark speak http:// only", c.server.server)
+			}
+			if o.Form == bench.FollowEngine && (c.server.server != "" || c.http) {
 				s.fault("--form engine needs --store without --http: it follows the engine in this process")
 			}
 			if o.Form == bench.FollowEngine || o.ClientsInProcess {
@@ -43,6 +48,24 @@ func newBenchFollow(p *process) *cobra.Command {
 		workload: func() bench.Workload { return bench.NewFollow(o) },
 		wrap:     o.Landings.Wrap,
 	})
+}
+
+// ofForm are the flags that only one form of following has.
+var ofForm = []struct {
+	flag string
+	form bench.FollowForm
+}{{"streams-per-connection", bench.FollowForm(crowd.HTTP2)}, {"connections", bench.FollowForm(crowd.Shared)}}
+
+// checkForm reports flags of another form.
+func checkForm(s *settings, form bench.FollowForm) {
+	for _, f := range ofForm {
+		if s.changed(f.flag) && form != f.form {
+			s.fault("--%s needs --form %s", f.flag, f.form)
+		}
+	}
+	if s.changed("clients-in-process") && form == bench.FollowEngine {
+		s.fault("--clients-in-process: --form engine has no other process")
+	}
 }
 
 func addFollowFlags(s *settings, o *bench.FollowOptions) {

@@ -58,7 +58,7 @@ func newBenchScan(p *process) *cobra.Command {
 			if c.simulate {
 				o.StoreBandwidth = float64(c.simulated.Bandwidth)
 			}
-			if o.Consolidate && c.server != "" {
+			if o.Consolidate && c.server.server != "" {
 				s.fault("--consolidate needs --store: a running server's compaction cannot be waited for")
 			}
 			if o.Consolidate && c.serve.engine.DisableCompaction {

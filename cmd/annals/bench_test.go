@@ -56,6 +56,9 @@ func TestBenchFaults(t *testing.T) {
 		{[]string{"bench", "ingest", "--store", "mem:", "--gc-grace", "64s"}, []string{"--gc-grace is 1m4s; it must be at least 1m5s here"}},
 		{[]string{"bench", "ingest", "--store", "mem:", "--rate", "max", "--arrivals", "uniform"}, []string{"--arrivals needs a --rate"}},
 		{[]string{"bench", "follow", "--store", "mem:", "--rate", "max", "--arrivals", "uniform"}, []string{"--arrivals needs a --rate"}},
+		{[]string{"bench", "follow", "--store", "mem:", "--form", "h1", "--streams-per-connection", "5", "--connections", "2"},
+			[]string{"--streams-per-connection needs --form h2", "--connections needs --form shared"}},
+		{[]string{"bench", "follow", "--store", "mem:", "--form", "engine", "--clients-in-process"}, []string{"--clients-in-process: --form engine has no other process"}},
 		{[]string{"bench", "scan", "--store", "mem:", "--closed", "--arrivals", "uniform"}, []string{"--closed and --arrivals"}},
 		{[]string{"bench", "ingest", "--store", "mem:", "--rate", "fast", "--compress", "0.5"}, []string{`"fast"`, `"0.5"`}},
 	} {
@@ -119,6 +122,18 @@ func TestBinaryBenchInterrupted(t *testing.T) {
 	rep := readBenchReport(t, out.Bytes())
 	require.True(t, rep.Interrupted)
 	require.Contains(t, rep.Results, "append_latency")
+}
+
+// A report that was there is kept when the benchmark cannot begin.
+func TestBenchKeepsReport(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "report.json")
+	require.NoError(t, os.WriteFile(file, []byte("of yesterday"), 0o600))
+	notAFolder := filepath.Join(file, "store")
+	status, _, stderr := runHere("bench", "ingest", "--store", "file:"+notAFolder, "--bytes", "1MiB", "--json", file)
+	require.Equal(t, exitFailure, status, stderr)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "of yesterday", string(text))
 }
 
 // Nobody answers: operations fail, and the status says so.

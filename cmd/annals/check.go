@@ -70,9 +70,16 @@ func newCheck(p *process) *cobra.Command {
 	})
 }
 
+// errInterrupted ends a command that a signal stopped before it was done.
+var errInterrupted = errors.New("interrupted")
+
 // runCheck checks and prints the report. The error says how the process ends.
 func runCheck(ctx context.Context, p *process, c checkConfig) error {
 	report, err := checkStore(ctx, p, c)
+	if err != nil && ctx.Err() != nil {
+		err = errInterrupted
+		report.Stopped = err.Error()
+	}
 	print := printReport
 	if c.json {
 		print = func(w io.Writer, r *engine.CheckReport) error { return printJSON(w, r) }
@@ -132,7 +139,7 @@ type checkProgress struct{ statusLine }
 
 func (l *checkProgress) looked(p engine.CheckProgress) {
 	if l.due() {
-		l.show(progressText(p, l.now().Sub(l.started)))
+		l.show(p.Bytes, max(p.Total, p.Bytes), progressText(p, l.now().Sub(l.started)))
 	}
 }
 

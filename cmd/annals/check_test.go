@@ -119,8 +119,8 @@ func TestCheckInterrupted(t *testing.T) {
 	var exit *exitError
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, exitNoLook, exit.status)
-	require.ErrorIs(t, err, context.Canceled)
-	require.Contains(t, out.String(), "not known: ")
+	require.ErrorIs(t, err, errInterrupted)
+	require.True(t, strings.HasSuffix(out.String(), "\nnot known: interrupted\n"), out.String())
 }
 
 // The document that scripts read: the names of its members are stable.

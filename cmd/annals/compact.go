@@ -35,6 +35,7 @@ type compactConfig struct {
 	options   engine.CompactOptions
 	logLevel  slog.Level
 	logFormat string
+	json      bool
 }
 
 func newCompact(p *process) *cobra.Command {
@@ -49,6 +50,7 @@ func newCompact(p *process) *cobra.Command {
 		addLogFlags(s, &c.logLevel, &c.logFormat)
 		addConfigFlags(s)
 		s.withVariables()
+		s.flags.BoolVar(&c.json, "json", false, "print one JSON object when it stops: what it asked of the store")
 	}
 	check := func(s *settings) {
 		if c.options.Retention > 0 && c.options.Retention < time.Second {
@@ -75,25 +77,54 @@ func newCompact(p *process) *cobra.Command {
 			return failf("%w", err)
 		}
 		stats := store.Stats()
+		if c.json {
+			if err := printJSONLine(p.stdout, resultOf(stats)); err != nil {
+				return failf("write output: %w", err)
+			}
+		}
 		c.options.Logger.Info("stopped", "bytes_read", stats.Ops[metered.Get].Bytes, "bytes_written", stats.Ops[metered.Put].Bytes,
 			"requests", requestsOf(stats))
 		return nil
 	})
 }
 
+// compactResult is what a compactor asked of the store, for --json.
+type compactResult struct {
+	BytesRead    uint64            `json:"bytesRead"`
+	BytesWritten uint64            `json:"bytesWritten"`
+	Requests     map[string]uint64 `json:"requests"` // by operation
+	Failed       uint64            `json:"requestsFailed"`
+}
+
+func resultOf(st metered.Stats) compactResult {
+	r := compactResult{
+		BytesRead: st.Ops[metered.Get].Bytes, BytesWritten: st.Ops[metered.Put].Bytes,
+		Requests: make(map[string]uint64), Failed: failedOf(st),
+	}
+	for op := range metered.Op(metered.NumOps) {
+		r.Requests[op.String()] = st.Ops[op].Calls()
+	}
+	return r
+}
+
+// failedOf counts the requests that failed.
+func failedOf(st metered.Stats) (failed uint64) {
+	for op := range metered.Op(metered.NumOps) {
+		for _, r := range []metered.Result{metered.Denied, metered.NoBucket, metered.Unavailable, metered.Timeout, metered.Failed} {
+			failed += st.Ops[op].Results[r]
+		}
+	}
+	return failed
+}
+
 // requestsOf summarises what was asked of a store: requests by operation, how many of
 // them failed, and what was really sent, where that is known.
 func requestsOf(st metered.Stats) slog.Value {
 	var attrs []slog.Attr
-	var failed uint64
 	for op := range metered.Op(metered.NumOps) {
-		o := st.Ops[op]
-		attrs = append(attrs, slog.Uint64(op.String(), o.Calls()))
-		for _, r := range []metered.Result{metered.Denied, metered.NoBucket, metered.Unavailable, metered.Timeout, metered.Failed} {
-			failed += o.Results[r]
-		}
+		attrs = append(attrs, slog.Uint64(op.String(), st.Ops[op].Calls()))
 	}
-	attrs = append(attrs, slog.Uint64("failed", failed))
+	attrs = append(attrs, slog.Uint64("failed", failedOf(st)))
 	if st.Sent != nil {
 		var sent uint64
 		for _, s := range st.Sent {

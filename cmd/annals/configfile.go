@@ -84,7 +84,7 @@ func (s *settings) applyFile(file string, text []byte) {
 			continue
 		}
 		lines[name.Value] = name.Line
-		content, err := scalarOf(value)
+		content, err := contentOf(value, flag)
 		switch {
 		case err != nil:
 			s.fault("%s: %s %v", at(value), name.Value, err)
@@ -124,6 +124,28 @@ func (s *settings) unknownInFile(name string) string {
 
 // quoteName shows a name out of a file on one line.
 func quoteName(name string) string { return fmt.Sprintf("%.*q", maxComparedName, name) }
+
+// listKind ends the kinds of flags that take several values, with commas between them.
+const listKind = ",..."
+
+// contentOf returns the text of what a file sets a flag to. A list may be written as one.
+func contentOf(n *yaml.Node, flag *pflag.Flag) (string, error) {
+	if n.Kind != yaml.SequenceNode || n.Anchor != "" || n.Style&yaml.TaggedStyle != 0 || !strings.HasSuffix(flag.Value.Type(), listKind) {
+		return scalarOf(n)
+	}
+	parts := make([]string, len(n.Content))
+	for i, part := range n.Content {
+		text, err := scalarOf(part)
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("is a list of which part %d %w", i+1, err)
+		case strings.Contains(text, ","):
+			return "", fmt.Errorf("is a list of which part %d holds a comma", i+1)
+		}
+		parts[i] = text
+	}
+	return strings.Join(parts, ","), nil
+}
 
 // scalarOf returns the text of a value.
 func scalarOf(n *yaml.Node) (string, error) {

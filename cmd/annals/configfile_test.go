@@ -79,6 +79,28 @@ func TestConfigFaults(t *testing.T) {
 	}
 }
 
+// What takes several values may be a list in a file.
+func TestConfigList(t *testing.T) {
+	for _, text := range []string{"replicas: [http://a, 'http://b']\n", "replicas:\n  - http://a\n  - http://b\n", "replicas: http://a,http://b\n"} {
+		c, faults := parseServe(t, nil, "--config", configFile(t, text))
+		require.Empty(t, faults, text)
+		require.Equal(t, []string{"http://a", "http://b"}, c.status.replicas)
+	}
+	for text, want := range map[string]string{
+		"replicas: [http://a, [b]]\n":          ":1: replicas is a list of which part 2 is a list; want one value",
+		"replicas: ['http://a,http://b']\n":    ":1: replicas is a list of which part 1 holds a comma",
+		"replicas: []\n":                       `:1: replicas: "" is not a URL such as http://127.0.0.1:8080`,
+		"replicas: &x [http://a]\n":            ":1: replicas has an anchor or alias; write the value itself",
+		"replicas: {http://a: b}\n":            ":1: replicas is a mapping; want one value",
+		"replicas: !!set [http://a]\n":         ":1: replicas is a list; want one value",
+		"listen: [127.0.0.1:1, 127.0.0.1:2]\n": ":1: listen is a list; want one value",
+	} {
+		file := configFile(t, text)
+		_, faults := parseServe(t, nil, "--config", file)
+		require.Equal(t, []string{file + want}, faults)
+	}
+}
+
 // The faults of all sources come together, those of values that contradict each other included.
 func TestFaultsOfAllSources(t *testing.T) {
 	file := configFile(t, "bogus: 1\nsegment-min-bytes: 2MiB\n")

@@ -1,14 +1,19 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/annalsdb/annals/client"
@@ -32,12 +37,18 @@ type connection struct {
 // itself is a variable only, since command lines can be read by everybody on the machine.
 func addConnectionFlags(s *settings, c *connection) {
 	addFlag(s, "server", "url", defaultServer, &c.server, parseServer, "the server's base URL")
+	s.withVariable("server")
+	addCredentialFlags(s, c)
+}
+
+// addCredentialFlags adds all of them but --server.
+func addCredentialFlags(s *settings, c *connection) {
 	addFlag(s, "token-file", "file", "", &c.tokenFile, parseText,
 		"file that holds the token which the server asks for; or the token itself is in ANNALS_TOKEN (default: none)")
 	addFlag(s, "tls-ca", "file", "", &c.ca, parseText, "PEM file of the authorities that sign the server's certificate (default: the system's)")
 	addFlag(s, "tls-cert", "file", "", &c.cert, parseText, "PEM file of the certificate that the server asks clients for; needs --tls-key (default: none)")
 	addFlag(s, "tls-key", "file", "", &c.key, parseText, "PEM file of its key (default: none)")
-	for _, name := range connectionFlags {
+	for _, name := range credentialFlags {
 		s.withVariable(name)
 	}
 	token := &value[string]{target: &c.token, parse: parseToken, kind: "token"}
@@ -48,18 +59,23 @@ func addConnectionFlags(s *settings, c *connection) {
 // tokenVariable holds a token. There is no flag of its name.
 const tokenVariable = variablePrefix + "TOKEN"
 
-// connectionFlags are the flags of addConnectionFlags.
-var connectionFlags = []string{"server", "token-file", "tls-ca", "tls-cert", "tls-key"}
+// credentialFlags are the flags of addCredentialFlags.
+var credentialFlags = []string{"token-file", "tls-ca", "tls-cert", "tls-key"}
 
 // check reports flags that contradict one another.
 func (c *connection) check(s *settings) {
 	if (c.cert == "") != (c.key == "") {
 		s.fault("--tls-cert and --tls-key need each other")
 	}
-	if (c.ca != "" || c.cert != "") && !strings.HasPrefix(c.server, "https:") {
-		s.fault("--tls-ca and --tls-cert need a --server that begins with https://")
+	for _, name := range []string{"tls-ca", "tls-cert"} {
+		// A variable may be there for other servers, or for serve, which has --tls-cert too.
+		if s.sources[name] == "--"+name && !c.https() {
+			s.fault("--%s needs a --server that begins with https://", name)
+		}
 	}
 }
+
+func (c *connection) https() bool { return strings.HasPrefix(c.server, "https:") }
 
 // parseToken reads a token as an HTTP header can carry it. Its errors repeat nothing of it.
 func parseToken(text string) (string, error) {
@@ -74,19 +90,25 @@ func parseToken(text string) (string, error) {
 	return text, nil
 }
 
+// bearer returns the token as it is now; empty: none.
+func (c *connection) bearer() (string, error) {
+	if c.tokenFile == "" { // a flag or variable of its own: it beats the token itself
+		return c.token, nil
+	}
+	return client.ReadTokenFile(c.tokenFile)
+}
+
 // options reads the files that the flags name.
 func (c *connection) options() (client.Options, error) {
 	var o client.Options
-	var err error
-	switch {
-	case c.tokenFile != "": // a flag or variable of its own: it beats the token itself
-		o.TokenSource = client.TokenFile(c.tokenFile) // a later token is taken up
-		_, err = o.TokenSource()
-	default:
-		o.Token = c.token
-	}
+	token, err := c.bearer()
 	if err != nil {
 		return o, err
+	}
+	if c.tokenFile != "" {
+		o.TokenSource = client.TokenFile(c.tokenFile) // a later token is taken up
+	} else {
+		o.Token = token
 	}
 	o.TLS, err = c.tlsConfig()
 	return o, err
@@ -101,9 +123,41 @@ func (c *connection) client() (*client.Client, error) {
 	return client.New(c.server, o)
 }
 
+// remoteCommand builds a command that asks a server and prints the answer. check may add faults about the arguments,
+// which are as many as there must be. do gets a client and where to print; the first failure to print is reported when it returns.
+func remoteCommand(p *process, c *connection, cmd *cobra.Command, arguments []string, define func(*settings),
+	check func(*settings, []string), do func(ctx context.Context, api *client.Client, out *bufio.Writer, args []string) error) *cobra.Command {
+	withServer := func(s *settings) {
+		addConnectionFlags(s, c)
+		define(s)
+	}
+	return newCommand(p, cmd, arguments, withServer, func(*settings) {}, func(s *settings, args []string) error {
+		if check(s, args); len(s.faults) > 0 {
+			return &usageError{s.faults}
+		}
+		api, err := c.client()
+		if err != nil {
+			return failf("%w", err)
+		}
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		out := bufio.NewWriterSize(p.stdout, outputBufferBytes)
+		err = do(ctx, api, out, args)
+		switch flushed := out.Flush(); {
+		case ctx.Err() != nil:
+			return failf("%w", errInterrupted)
+		case err != nil:
+			return failf("%w", err)
+		case flushed != nil:
+			return failf("write output: %w", flushed)
+		}
+		return nil
+	})
+}
+
 // tlsConfig returns what the flags say of TLS; nil: nothing.
 func (c *connection) tlsConfig() (*tls.Config, error) {
-	if c.ca == "" && c.cert == "" {
+	if c.ca == "" && c.cert == "" || !c.https() {
 		return nil, nil
 	}
 	config := &tls.Config{MinVersion: tls.VersionTLS12}

@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -23,11 +20,11 @@ const cursorsForm = `Each cursor is printed on a line, the sequence first:
 
   17 user-17
 
-Keys that hold anything but plain characters are quoted. With --json one object a line:
+With --json one object a line:
 
   {"nextSequence":17,"key":"user-17"}
 
-A key that is not UTF-8 text is given as base64 instead, as "keyB64".`
+` + keyLong
 
 func newCursors(p *process) *cobra.Command {
 	root := &cobra.Command{Use: "cursors", Short: "Show and change where consumers go on", Long: cursorsLong, Args: cobra.ArbitraryArgs}
@@ -35,7 +32,7 @@ func newCursors(p *process) *cobra.Command {
 		if len(args) == 0 {
 			return &usageError{[]string{"one of list, get, set and delete is missing"}}
 		}
-		return &usageError{[]string{fmt.Sprintf("unknown command %q", args[0])}}
+		return &usageError{[]string{fmt.Sprintf("unknown command %q%s", args[0], didYouMean("", args[0], []string{"list", "get", "set", "delete"}))}}
 	}
 	root.AddCommand(newCursorsList(p), newCursorsGet(p), newCursorsSet(p), newCursorsDelete(p))
 	return root
@@ -49,41 +46,12 @@ type cursorsConfig struct {
 	all   bool
 }
 
-// cursorsCommand builds one of them. do gets a client, whose calls the context
-// bounds, and where to print.
-func cursorsCommand(p *process, c *cursorsConfig, cmd *cobra.Command, arguments []string, define func(*settings),
-	check func(*settings, []string), do func(ctx context.Context, api *client.Client, out *bufio.Writer, args []string) error) *cobra.Command {
-	withServer := func(s *settings) {
-		addConnectionFlags(s, &c.connection)
-		define(s)
-	}
-	return newCommand(p, cmd, arguments, withServer, func(*settings) {}, func(s *settings, args []string) error {
-		if check(s, args); len(s.faults) > 0 {
-			return &usageError{s.faults}
-		}
-		api, err := c.client()
-		if err != nil {
-			return failf("%w", err)
-		}
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		defer stop()
-		out := bufio.NewWriterSize(p.stdout, outputBufferBytes)
-		if err := do(ctx, api, out, args); err != nil {
-			_ = out.Flush()
-			return failf("%w", err)
-		}
-		if err := out.Flush(); err != nil {
-			return failf("write output: %w", err)
-		}
-		return nil
-	})
-}
-
-// checkConsumer records what is wrong with the first argument.
+// checkConsumer records what is wrong with the first argument, a consumer, and the keys behind it.
 func checkConsumer(s *settings, args []string) {
 	if err := wire.ValidateConsumer(args[0]); err != nil {
 		s.fault("%v", err)
 	}
+	checkKeys(s, args[1:])
 }
 
 func (c *cursorsConfig) defineJSON(s *settings) {
@@ -93,7 +61,7 @@ func (c *cursorsConfig) defineJSON(s *settings) {
 func newCursorsList(p *process) *cobra.Command {
 	var c cursorsConfig
 	cmd := &cobra.Command{Use: "list [flags]", Short: "Print the consumers that have cursors, one a line"}
-	return cursorsCommand(p, &c, cmd, nil, func(*settings) {}, func(*settings, []string) {},
+	return remoteCommand(p, &c.connection, cmd, nil, c.defineJSON, func(*settings, []string) {},
 		func(ctx context.Context, api *client.Client, out *bufio.Writer, _ []string) error {
 			for o := (client.ConsumersOptions{Limit: wire.MaxCursors}); ; {
 				ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -103,7 +71,7 @@ func newCursorsList(p *process) *cobra.Command {
 					return err
 				}
 				for _, name := range page.Consumers {
-					fmt.Fprintln(out, name) // the error sticks until Flush
+					c.printConsumer(out, name)
 				}
 				if page.Next == "" {
 					return nil
@@ -117,12 +85,16 @@ func newCursorsGet(p *process) *cobra.Command {
 	var c cursorsConfig
 	cmd := &cobra.Command{Use: "get [flags] CONSUMER [KEY...]", Short: "Print a consumer's cursors, of all keys or of some"}
 	cmd.Long = cmd.Short + ".\n\n" + cursorsForm
-	return cursorsCommand(p, &c, cmd, []string{"CONSUMER", "[KEY...]"}, c.defineJSON, checkConsumer,
+	return remoteCommand(p, &c.connection, cmd, []string{"CONSUMER", "[KEY...]"}, c.defineJSON, checkConsumer,
 		func(ctx context.Context, api *client.Client, out *bufio.Writer, args []string) error {
 			if len(args) > 1 {
 				ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 				defer cancel()
-				cursors, err := api.CursorsOf(ctx, args[0], keysOf(args[1:])...)
+				keys, err := keysOf(args[1:])
+				if err != nil {
+					return err
+				}
+				cursors, err := api.CursorsOf(ctx, args[0], keys...)
 				c.print(out, cursors)
 				return err
 			}
@@ -153,12 +125,12 @@ func newCursorsSet(p *process) *cobra.Command {
 		s.flags.BoolVar(&c.force, "force", false, "move it backward, too")
 	}
 	check := func(s *settings, args []string) {
-		checkConsumer(s, args)
+		checkConsumer(s, args[:2])
 		if _, err := parse(args[2]); err != nil {
 			s.fault("SEQUENCE: %v", err)
 		}
 	}
-	return cursorsCommand(p, &c, cmd, []string{"CONSUMER", "KEY", "SEQUENCE"}, define, check,
+	return remoteCommand(p, &c.connection, cmd, []string{"CONSUMER", "KEY", "SEQUENCE"}, define, check,
 		func(ctx context.Context, api *client.Client, out *bufio.Writer, args []string) error {
 			next, err := parse(args[2])
 			if err != nil {
@@ -166,7 +138,11 @@ func newCursorsSet(p *process) *cobra.Command {
 			}
 			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 			defer cancel()
-			cursors, err := api.SetCursors(ctx, args[0], []client.Cursor{{Key: []byte(args[1]), Next: next}}, c.force)
+			key, err := parseKey(args[1])
+			if err != nil {
+				return err
+			}
+			cursors, err := api.SetCursors(ctx, args[0], []client.Cursor{{Key: key, Next: next}}, c.force)
 			c.print(out, cursors)
 			return err
 		})
@@ -187,30 +163,34 @@ func newCursorsDelete(p *process) *cobra.Command {
 			s.fault("--all and KEY exclude each other")
 		}
 	}
-	return cursorsCommand(p, &c, cmd, []string{"CONSUMER", "[KEY...]"}, define, check,
+	return remoteCommand(p, &c.connection, cmd, []string{"CONSUMER", "[KEY...]"}, define, check,
 		func(ctx context.Context, api *client.Client, _ *bufio.Writer, args []string) error {
 			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 			defer cancel()
 			if c.all {
 				return api.DeleteConsumer(ctx, args[0])
 			}
-			return api.DeleteCursors(ctx, args[0], keysOf(args[1:])...)
+			keys, err := keysOf(args[1:])
+			if err != nil {
+				return err
+			}
+			return api.DeleteCursors(ctx, args[0], keys...)
 		})
 }
 
-func keysOf(args []string) [][]byte {
-	keys := make([][]byte, len(args))
-	for i, a := range args {
-		keys[i] = []byte(a)
+// printConsumer writes a consumer on a line.
+func (c *cursorsConfig) printConsumer(out io.Writer, name string) {
+	if c.json {
+		name = string(appendJSONMember([]byte{'{'}, "consumer", []byte(name))) + "}"
 	}
-	return keys
+	fmt.Fprintln(out, name)
 }
 
 // print writes cursors, one a line. What fails is reported when out is flushed.
 func (c *cursorsConfig) print(out io.Writer, cursors []client.Cursor) {
 	for _, cur := range cursors {
 		if !c.json {
-			fmt.Fprintf(out, "%d %s\n", cur.Next, shellQuote(cur.Key))
+			fmt.Fprintf(out, "%d %s\n", cur.Next, keyText(cur.Key))
 			continue
 		}
 		line := strconv.AppendUint([]byte(`{"nextSequence":`), cur.Next, 10)

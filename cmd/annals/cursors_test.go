@@ -61,10 +61,12 @@ func TestCursorsCommands(t *testing.T) {
 		want string
 	}{
 		{[]string{"list"}, "a\nb\nc d\n"},
-		{[]string{"get", "a b"}, "18446744073709551615 k\n0 \"\\xff\\n\"\n2 'it'\\''s'\n"},
+		{[]string{"list", "--json"}, `{"consumer":"a"}` + "\n" + `{"consumer":"b"}` + "\n" + `{"consumer":"c d"}` + "\n"},
+		{[]string{"get", "a b"}, "18446744073709551615 k\n0 b64:/wo=\n2 it's\n"},
 		{[]string{"get", "--json", "a b"}, `{"nextSequence":18446744073709551615,"key":"k"}` + "\n" +
 			`{"nextSequence":0,"keyB64":"/wo="}` + "\n" + `{"nextSequence":2,"key":"it's"}` + "\n"},
-		{[]string{"get", "c", "k", ""}, "3 ''\n"},
+		{[]string{"get", "c", "k", ""}, "3 b64:\n"},
+		{[]string{"get", "c", "b64:aw", "b64:"}, "3 b64:\n"},
 		{[]string{"set", "c", "k", "17"}, "20 k\n"},
 		{[]string{"set", "--force", "c", "k", "17"}, "17 k\n"},
 		{[]string{"delete", "--all", ".."}, ""},
@@ -74,7 +76,7 @@ func TestCursorsCommands(t *testing.T) {
 		require.Equal(t, exitOK, status, "%v: %s", c.args, stderr)
 		require.Equal(t, c.want, stdout)
 	}
-	require.Len(t, asked, 11)
+	require.Len(t, asked, 14)
 	status, _, stderr := runIn("cursors", "get", "--server", s.URL, "unknown")
 	require.Equal(t, exitFailure, status)
 	require.Equal(t, "annals cursors get: get cursors: the server answered 404 Not Found: as told\n", stderr)
@@ -87,11 +89,14 @@ func TestCursorsUsage(t *testing.T) {
 	}{
 		{[]string{}, "annals cursors: one of list, get, set and delete is missing\n"},
 		{[]string{"nonsense"}, "annals cursors: unknown command \"nonsense\"\n"},
+		{[]string{"lits"}, "annals cursors: unknown command \"lits\"; do you mean list?\n"},
+		{[]string{"list", "--json=maybe"}, "annals cursors list: --json: \"maybe\" is not true or false\n"},
 		{[]string{"list", "a"}, "annals cursors list: unexpected argument \"a\"\n"},
 		{[]string{"get"}, "annals cursors get: CONSUMER is missing\n"},
 		{[]string{"get", "a/b"}, "annals cursors get: consumer holds a slash\n"},
 		{[]string{"set", "c", "k"}, "annals cursors set: SEQUENCE is missing\n"},
 		{[]string{"set", "", "k", "x"}, "annals cursors set: 2 faults:\n  consumer has 0 bytes; it must have 1 to 128\n  SEQUENCE: \"x\" is not a whole number\n"},
+		{[]string{"get", "c", "b64:!"}, "annals cursors get: KEY: \"b64:!\" is not base64 behind b64:\n"},
 		{[]string{"delete", "c"}, "annals cursors delete: KEY is missing; --all deletes all cursors of the consumer\n"},
 		{[]string{"delete", "--all", "c", "k"}, "annals cursors delete: --all and KEY exclude each other\n"},
 	} {

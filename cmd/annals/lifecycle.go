@@ -17,10 +17,6 @@ import (
 	"github.com/annalsdb/annals/server"
 )
 
-// fencedDrain is how long a fenced server goes on answering 503, so that load
-// balancers and clients see it before the port closes.
-const fencedDrain = 2 * time.Second
-
 // serve runs the server until a signal, a fence or a failure ends it. What went
 // wrong is one line of the log; the error carries the exit status only.
 func serve(p *process, c serveConfig) error {
@@ -81,7 +77,16 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	if err != nil {
 		return err
 	}
-	front := server.NewFront(log)
+	c.telemetry.start(log)
+	watching, stopWatching := context.WithCancel(context.Background())
+	defer stopWatching()
+	c.security.watch(watching, log)
+	admin, endAdmin, err := c.security.startAdmin(log)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	defer endAdmin()
+	front := c.security.front(log)
 	served := make(chan error, 1)
 	go func() { served <- front.Serve(listener) }()
 	db, store, err := c.openLog(ctx, log)
@@ -99,6 +104,8 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	options.Store = store
 	options.Version = version()
 	c.status.options(&options)
+	c.telemetry.options(&options)
+	options.Tokens, options.Admin = c.security.tokens, admin
 	srv, err := server.New(options)
 	if err != nil {
 		front.Close()
@@ -110,7 +117,8 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 		about = append(about, "keys", c.replica.keys.String())
 	}
 	log.Info("serving", about...)
-	cause := waitForEnd(ctx, log, db, served)
+	c.security.warn(log, c.listen)
+	cause := waitForEnd(ctx, log, &c.fence, db, served)
 	return errors.Join(cause, shutDown(log, c, srv, db, cause))
 }
 
@@ -131,9 +139,9 @@ func (c *serveConfig) openLog(ctx context.Context, log *slog.Logger) (openLog, *
 	if err != nil {
 		return nil, nil, err
 	}
-	store := metered.New(inner, metered.Options{})
+	store := metered.New(inner, c.telemetry.store())
 	options := c.engine
-	options.Logger = log
+	options.Logger, options.Tracer = log, c.telemetry.tracer
 	db, err := engine.Open(ctx, store, options)
 	if err != nil {
 		return nil, nil, err // not a nil *engine.DB in the interface
@@ -149,8 +157,8 @@ func closeLog(c serveConfig, db openLog) error {
 }
 
 // waitForEnd returns when the server has to stop, with the reason unless that
-// is a signal. A fenced server has answered 503 for fencedDrain by then.
-func waitForEnd(ctx context.Context, log *slog.Logger, db openLog, served <-chan error) error {
+// is a signal. A fenced server has answered 503 for a while by then.
+func waitForEnd(ctx context.Context, log *slog.Logger, fence *fenceConfig, db openLog, served <-chan error) error {
 	select {
 	case <-ctx.Done():
 		return nil
@@ -162,13 +170,7 @@ func waitForEnd(ctx context.Context, log *slog.Logger, db openLog, served <-chan
 	if !errors.Is(err, engine.ErrFenced) {
 		return err
 	}
-	log.Warn("another writer has taken the log; answering 503 until the exit", "for", fencedDrain)
-	drain := time.NewTimer(fencedDrain)
-	defer drain.Stop()
-	select {
-	case <-drain.C:
-	case <-ctx.Done():
-	}
+	fence.wait(ctx, log, served)
 	return err
 }
 

@@ -84,7 +84,7 @@ func (l *loader) run(ctx context.Context) error {
 		}
 		switch {
 		case ctx.Err() != nil:
-			return l.resumable(errors.New("interrupted"))
+			return l.resumable(errInterrupted)
 		case more:
 		case l.readErr != nil:
 			return l.resumable(l.readErr)
@@ -178,7 +178,7 @@ func (l *loader) sendBatch(ctx context.Context, batch []entry) error {
 			return &sendError{err: fmt.Errorf("refused for %v: %w", retryFor, refused.err)}
 		}
 		if l.env.Sleep(ctx, wait) != nil {
-			return &sendError{err: errors.New("interrupted")}
+			return &sendError{err: errInterrupted}
 		}
 	}
 }

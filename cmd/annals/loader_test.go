@@ -237,7 +237,7 @@ func TestLoadInterrupted(t *testing.T) {
 func TestProgress(t *testing.T) {
 	now := time.Unix(0, 0)
 	var out bytes.Buffer
-	p := newProgress(&out, func() time.Time { return now }, 100)
+	p := newProgress(&out, func() time.Time { return now }, newInputPosition(strings.NewReader("")), 100)
 	require.False(t, p.terminal)
 	p.acknowledged(200, 100, 1<<20)
 	require.Empty(t, out.String(), "not due yet")
@@ -252,16 +252,23 @@ func TestProgress(t *testing.T) {
 	p.acknowledged(400, 100, 0)
 	p.end()
 	require.Equal(t, "\r\x1b[K400 lines acknowledged, 300 records (2.0 MiB) in 5.2s, 57 records/s\r\x1b[K", out.String())
+
+	out.Reset()
+	p.input.size = 1000
+	p.input.read.Store(450)
+	now = now.Add(terminalProgressEvery)
+	p.acknowledged(500, 100, 0)
+	require.True(t, strings.HasPrefix(out.String(), "\r\x1b[K[#########...........]  45%  500 lines"), out.String())
 }
 
 func TestShellQuote(t *testing.T) {
 	for key, want := range map[string]string{
 		"pebble/compaction.go": "pebble/compaction.go",
-		"":                     "''",
+		"":                     "b64:",
 		"it's":                 `'it'\''s'`,
 		"a b":                  "'a b'",
 		"é":                    "'é'",
-		"\x00\xff":             `"\x00\xff"`,
+		"\x00\xff":             "b64:AP8=",
 	} {
 		require.Equal(t, want, shellQuote([]byte(key)))
 	}

@@ -4,12 +4,17 @@
 //	annals serve            run the server
 //	annals append           load newline-delimited JSON
 //	annals scan KEY         print the records of one key
+//	annals keys             print the keys
+//	annals segments         print the segments
+//	annals count KEY        print how many records a key has
 //	annals cursors          show and change where consumers go on
 //	annals inspect          show what a log consists of
 //	annals check            verify a whole log
 //	annals compact          compact a log from a process of its own
 //	annals bench            measure a log
+//	annals token            make tokens and check their file
 //	annals version          print what was built
+//	annals completion       print a script for completion in a shell
 //
 // "annals COMMAND --help" lists the flags with their defaults and costs.
 package main
@@ -19,18 +24,31 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// Exit statuses, but those of check. Scripts and supervisors rely on them: do not renumber.
+// Exit statuses. Scripts and supervisors rely on them: do not renumber. The first two of check mean more.
 const (
 	exitOK      = 0
-	exitFailure = 1 // it could not start, or stopped with a failure that one line names
-	exitUsage   = 2 // bad flags, variables or arguments; nothing was done
-	exitUnknown = 3 // append: it is unknown whether the last batch was appended
-	exitFenced  = 4 // serve: another writer has taken the log; do not restart
+	exitFailure = 1
+	exitUsage   = 2
+	exitUnknown = 3
+	exitFenced  = 4
 )
+
+// exitStatuses says what they mean, for the help and the documentation.
+var exitStatuses = []struct {
+	status  int
+	meaning string
+}{
+	{exitOK, "done, or stopped by a signal as a command that runs until then is meant to be"},
+	{exitFailure, "a failure that the last lines on standard error name. check: the log is damaged. inspect: it met damage"},
+	{exitUsage, "bad flags, variables, files or arguments: nothing was done. check: it could not look"},
+	{exitUnknown, "append: it is unknown whether the last batch was appended"},
+	{exitFenced, "serve: another writer has taken the log; do not restart"},
+}
 
 // process is what a command takes from the outside, so that tests can run one.
 type process struct {
@@ -83,6 +101,9 @@ func run(p *process) int {
 	if errors.As(err, &exit) {
 		if exit.err != nil {
 			fmt.Fprintf(p.stderr, "%s: %v\n", cmd.CommandPath(), exit.err)
+			if hint := hintOf(cmd, exit.err); hint != "" {
+				fmt.Fprintln(p.stderr, hint)
+			}
 		}
 		return exit.status
 	}
@@ -91,15 +112,22 @@ func run(p *process) int {
 	return exitUsage
 }
 
+// rootLong is the text of "annals --help".
+func rootLong() string {
+	var b strings.Builder
+	b.WriteString("annals is a log database on object storage in which every key is its own ordered stream.\n\nExit statuses:\n")
+	for _, e := range exitStatuses {
+		fmt.Fprintf(&b, "  %d  %s\n", e.status, e.meaning)
+	}
+	return strings.TrimSpace(b.String())
+}
+
 func newRoot(p *process) *cobra.Command {
 	p.variables = make(variableNames)
 	root := &cobra.Command{
-		Use:   "annals",
-		Short: "A log database on object storage in which every key is its own ordered stream",
-		Long: "annals is a log database on object storage in which every key is its own ordered stream.\n\n" +
-			"Exit statuses: 0 done; 1 a failure that one line names; 2 bad flags, variables or arguments,\n" +
-			"nothing was done; 3 append: unknown whether the last batch was appended; 4 serve: another\n" +
-			"writer has taken the log (do not restart). Those of check: annals check --help.",
+		Use:               "annals",
+		Short:             "A log database on object storage in which every key is its own ordered stream",
+		Long:              rootLong(),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
@@ -108,6 +136,6 @@ func newRoot(p *process) *cobra.Command {
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
-	root.AddCommand(newServe(p), newAppend(p), newScan(p), newCursors(p), newInspect(p), newCheck(p), newCompact(p), newBench(p), newVersion(p), newCompletion(p))
+	root.AddCommand(newServe(p), newAppend(p), newScan(p), newKeys(p), newSegments(p), newCount(p), newCursors(p), newInspect(p), newCheck(p), newCompact(p), newBench(p), newToken(p), newVersion(p), newCompletion(p))
 	return root
 }

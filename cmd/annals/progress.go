@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -17,7 +19,8 @@ const (
 	plainProgressEvery    = 5 * time.Second
 )
 
-// statusLine shows from time to time how far something has come. It belongs to one goroutine.
+// statusLine shows from time to time how far something has come: on a terminal with a bar where the whole is known, and plain lines
+// elsewhere. It belongs to one goroutine.
 type statusLine struct {
 	out      io.Writer
 	terminal bool
@@ -36,23 +39,58 @@ func newStatusLine(out io.Writer, now func() time.Time) statusLine {
 // belongs to one goroutine.
 type progress struct {
 	statusLine
+	input   *inputPosition
 	lines   uint64 // of the input, from its beginning
 	records uint64 // sent by this process
 	bytes   uint64
 }
 
-func newProgress(out io.Writer, now func() time.Time, lines uint64) *progress {
-	return &progress{statusLine: newStatusLine(out, now), lines: lines}
+// inputPosition is how far an input was read. Reading and asking may happen at the same time.
+type inputPosition struct {
+	in   io.Reader
+	size int64 // 0: it is not known
+	read atomic.Int64
+}
+
+// newInputPosition counts what is read from in. Only a plain file has a size.
+func newInputPosition(in io.Reader) *inputPosition {
+	p := &inputPosition{in: in}
+	if f, ok := in.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
+			p.size = info.Size()
+		}
+	}
+	return p
+}
+
+// Read implements io.Reader.
+func (p *inputPosition) Read(b []byte) (int, error) {
+	n, err := p.in.Read(b)
+	p.read.Add(int64(n))
+	return n, err
+}
+
+func newProgress(out io.Writer, now func() time.Time, input *inputPosition, lines uint64) *progress {
+	return &progress{statusLine: newStatusLine(out, now), input: input, lines: lines}
 }
 
 // isTerminal reports whether w is a file that is a terminal.
 func isTerminal(w io.Writer) bool {
+	_, terminal := columnsOf(w)
+	return terminal
+}
+
+// columnsOf returns how wide a terminal is, 0 if it does not say, and whether w is one.
+func columnsOf(w io.Writer) (columns int, terminal bool) {
 	f, ok := w.(*os.File)
 	if !ok {
-		return false
+		return 0, false
 	}
-	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	return err == nil
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0, false
+	}
+	return int(size.Col), true
 }
 
 // acknowledged counts a batch that ends with the given line.
@@ -61,7 +99,7 @@ func (p *progress) acknowledged(line uint64, records, bytes int) {
 	p.records += uint64(records)
 	p.bytes += uint64(bytes)
 	if p.due() {
-		p.show(fmt.Sprintf("%d lines acknowledged, %s", p.lines, p.rate()))
+		p.show(p.input.read.Load(), p.input.size, fmt.Sprintf("%d lines acknowledged, %s", p.lines, p.rate()))
 	}
 }
 
@@ -79,13 +117,31 @@ func (s *statusLine) due() bool {
 	return true
 }
 
-func (s *statusLine) show(text string) {
-	if s.terminal {
-		fmt.Fprintf(s.out, "\r\x1b[K%s", text)
-		s.dirty = true
+// show writes a line that says done of total, of which 0 is unknown, and what the text says.
+func (s *statusLine) show(done, total int64, text string) {
+	if !s.terminal {
+		fmt.Fprintln(s.out, text)
 		return
 	}
-	fmt.Fprintln(s.out, text)
+	if total > 0 {
+		text = bar(done, total) + text
+	}
+	// A line that breaks could not be rewritten in place.
+	if columns, _ := columnsOf(s.out); columns > 0 && len(text) >= columns {
+		text = text[:columns-1]
+	}
+	fmt.Fprintf(s.out, "\r\x1b[K%s", text)
+	s.dirty = true
+}
+
+// barCells is the length of a bar.
+const barCells = 20
+
+// bar draws which part of the total is done, which is above 0.
+func bar(done, total int64) string {
+	part := min(max(float64(done)/float64(total), 0), 1)
+	full := int(part * barCells)
+	return fmt.Sprintf("[%s%s] %3d%%  ", strings.Repeat("#", full), strings.Repeat(".", barCells-full), int(part*100))
 }
 
 // end leaves the terminal at the beginning of an empty line.

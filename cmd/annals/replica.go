@@ -64,6 +64,7 @@ var notOfReplicas = []struct{ flag, why string }{
 	{"gc-interval", writersWork}, {"gc-grace", writersWork},
 	{"replicas", "the log's writer tells of its replicas"}, {"replicas-ca", "the log's writer tells of its replicas"},
 	{"max-producers", writersState}, {"max-state-bytes", writersState}, {"forget-lost-state", writersState},
+	{"on-fence", "nobody takes the log from one who only reads it"},
 }
 
 // ofReplicas are the flags that only a replica has.
@@ -112,7 +113,7 @@ const (
 // openReplica opens the log for reading. While there is none it waits for a writer to begin it.
 func openReplica(ctx context.Context, log *slog.Logger, c *serveConfig) (openLog, *metered.Store, error) {
 	options := c.readerOptions()
-	options.Logger = log
+	options.Logger, options.Tracer = log, c.telemetry.tracer
 	var said time.Time
 	for {
 		db, store, err := tryReplica(ctx, c, options)
@@ -139,7 +140,7 @@ func tryReplica(ctx context.Context, c *serveConfig, options engine.ReaderOption
 	if err != nil {
 		return nil, nil, err
 	}
-	store := metered.New(inner, metered.Options{})
+	store := metered.New(inner, c.telemetry.store())
 	db, err := engine.OpenReader(ctx, store, options)
 	if err != nil {
 		return nil, nil, err // not a nil *engine.Reader in the interface

@@ -26,8 +26,9 @@ object a line:
   {"sequence":17,"timestampMs":1712345678901,"key":"user-17","value":"..."}
 
 With --follow it goes on with the records that come, until it is interrupted, and connects again when it loses the server.
-A key or value that is not UTF-8 text is given as base64 instead, as "keyB64" or "valueB64".
-A key that begins with a dash stands behind two dashes: annals scan -- -key`
+A value that is not UTF-8 text is given in base64 instead, as "valueB64".
+
+` + keyLong
 
 const (
 	// scanPageRecords is how many records one request asks for: the server's
@@ -93,15 +94,19 @@ func newScan(p *process) *cobra.Command {
 		}
 	}
 	return newCommand(p, cmd, []string{"KEY"}, define, check, func(_ *settings, args []string) error {
+		key, err := parseKey(args[0])
+		if err != nil {
+			return &usageError{[]string{"KEY: " + err.Error()}}
+		}
 		api, err := c.client()
 		if err != nil {
 			return failf("%w", err)
 		}
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
-		next, left, err := scanPages(ctx, p.stdout, newPageFunc(api), []byte(args[0]), c)
+		next, left, err := scanPages(ctx, p.stdout, newPageFunc(api), key, c)
 		if err == nil && c.follow && left > 0 {
-			err = follow(ctx, p, api, []byte(args[0]), next, left, c)
+			err = follow(ctx, p, api, key, next, left, c)
 		}
 		if err != nil {
 			return failf("%w", err)
@@ -195,13 +200,17 @@ func appendJSON(b, key []byte, r scanned) []byte {
 	return append(b, '}')
 }
 
+// appendJSONMember appends a member to an object that was begun: bytes that are no text in base64, under another name.
 func appendJSONMember(b []byte, name string, content []byte) []byte {
+	if b[len(b)-1] != '{' {
+		b = append(b, ',')
+	}
 	if !utf8.Valid(content) {
-		b = append(b, `,"`+name+`B64":"`...)
+		b = append(b, `"`+name+`B64":"`...)
 		b = base64.StdEncoding.AppendEncode(b, content)
 		return append(b, '"')
 	}
-	b = append(b, `,"`+name+`":`...)
+	b = append(b, `"`+name+`":`...)
 	quoted, err := jsontext.AppendQuote(b, content)
 	if err != nil { // it refuses nothing but invalid UTF-8
 		panic("quote " + name + ": " + err.Error())

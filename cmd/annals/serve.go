@@ -25,7 +25,7 @@ behind the bucket may be left out. Credentials come from the AWS environment var
 SIGTERM or SIGINT: it stops accepting, finishes what is under way, flushes, marks the shutdown clean and
 exits with status 0. Another signal, a second later or more, ends it at once, with status 1; nothing acknowledged as durable is lost.
 Exit status 4: another writer has taken the log. A supervisor must not restart it then, or two writers
-take the log from each other for ever.`
+take the log from each other for ever: see --on-fence for those that do.`
 
 // serveConfig is everything that the flags of serve say.
 type serveConfig struct {
@@ -33,7 +33,10 @@ type serveConfig struct {
 	store           storeURL
 	engine          engine.Options
 	replica         replicaConfig
+	fence           fenceConfig
 	status          statusConfig
+	security        securityConfig
+	telemetry       telemetryConfig
 	bodyLimit       int64
 	appendTimeout   time.Duration
 	maxFollowers    int
@@ -60,7 +63,10 @@ func (c *serveConfig) define(s *settings) {
 	c.addAgingFlags(s)
 	c.addLimitFlags(s)
 	c.replica.addFlags(s)
+	c.fence.addFlags(s)
 	c.status.addFlags(s)
+	c.security.addFlags(s)
+	c.telemetry.addFlags(s)
 	c.addProcessFlags(s)
 	addConfigFlags(s)
 	s.withVariables()
@@ -69,7 +75,7 @@ func (c *serveConfig) define(s *settings) {
 
 func (c *serveConfig) addPlaceFlags(s *settings) {
 	addFlag(s, "listen", "address", "127.0.0.1:8080", &c.listen, parseListen,
-		"host and port to serve on. The default is reachable from this machine only: whoever reaches the port can read and append everything")
+		"host and port to serve on. The default is reachable from this machine only: without --tokens whoever reaches the port can read and append everything")
 	addFlag(s, "store", "url", "file:./annals-data", &c.store, parseStoreURL,
 		"where the log is: mem: (gone at exit), file:PATH (a directory; every PUT waits for the disk) or s3://BUCKET/PREFIX "+
 			"(every PUT, GET and LIST is charged for)")
@@ -211,6 +217,7 @@ func (c *serveConfig) check(s *settings) {
 		s.fault("--disk-cache %s lies in the store's folder %s; give it a folder of its own", folder, c.store.folder)
 	}
 	c.replica.check(s, &c.store)
+	c.security.check(s, c.listen)
 	c.status.check(s)
 	if c.replica.on {
 		c.report(s, c.readerOptions().Validate(), c.serverOptions((*engine.Reader)(nil)).Validate())

@@ -129,6 +129,8 @@ func (s *settings) parseFlag(text string, rest []string) []string {
 		value, given, rest = rest[0], true, rest[1:]
 	}
 	switch {
+	case name == "token" && s.variables[tokenVariable] != nil:
+		s.fault("--token: everybody on a machine can read command lines; use --token-file, or the variable %s", tokenVariable)
 	case flag == nil:
 		s.fault("unknown flag --%s%s", name, didYouMean("--", name, s.names()))
 	case !given:
@@ -142,7 +144,11 @@ func (s *settings) parseFlag(text string, rest []string) []string {
 // set sets a flag and remembers by which source.
 func (s *settings) set(flag *pflag.Flag, source, value string) {
 	if err := flag.Value.Set(value); err != nil {
-		s.fault("%s: %s", source, strings.ReplaceAll(err.Error(), "\n", "; "))
+		why := strings.ReplaceAll(err.Error(), "\n", "; ")
+		if flag.Value.Type() == "bool" { // the library's
+			why = fmt.Sprintf("%q is not true or false", value)
+		}
+		s.fault("%s: %s", source, why)
 	}
 	flag.Changed = true
 	s.sources[flag.Name] = source

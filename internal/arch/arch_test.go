@@ -42,6 +42,8 @@ var table = map[string]rule{
 	"internal/arch": {},
 	// Processes that tests start, kill and pause.
 	"internal/child": {},
+	// Files that are replaced while the process runs.
+	"internal/reload": {},
 	// Runs every fuzz target; it knows none of the packages.
 	"internal/fuzzall": {},
 	// Breaks the guards of the others, as text.
@@ -78,10 +80,12 @@ var table = map[string]rule{
 
 	"state": {imports: []string{"internal/base"}},
 
-	"wire":   {},
-	"server": {imports: []string{"internal/base", "objstore", "objstore/metered", "engine", "server/ui", "trace", "wire"}, tests: []string{"client", "wal"}},
+	"wire": {},
+	// Tokens, for any server: nothing of HTTP, nothing of logs.
+	"auth":   {imports: []string{"internal/reload"}},
+	"server": {imports: []string{"internal/base", "objstore", "objstore/metered", "auth", "engine", "internal/reload", "server/ui", "trace", "wire"}, tests: []string{"client", "wal"}},
 	// The page of a server. Its tests drive a real browser on a real server.
-	"server/ui": {tests: []string{"engine", "internal/base", "server"}},
+	"server/ui": {tests: []string{"auth", "engine", "server"}},
 	"client":    {imports: []string{"wire"}, tests: []string{"engine", "server"}},
 
 	// Measures the whole, embedded and over HTTP; the command only defines its flags.
@@ -104,9 +108,10 @@ var libraries = map[string][]string{
 	"github.com/aws/":                    {"objstore/s3"},
 	"github.com/spf13/":                  {"cmd/annals"},
 	"github.com/prometheus/":             {"server"},
-	"go.yaml.in/yaml/":                   {"cmd/annals"},
+	"go.yaml.in/yaml/":                   {"auth", "cmd/annals"},
 	"github.com/stretchr/testify":        nil,
 	"pgregory.net/rapid":                 nil,
+	"github.com/getkin/":                 nil,
 	"google.golang.org/protobuf/":        {"bench", "compaction", "engine", "manifest", "wire", "server", "client", "fuzz"},
 	"github.com/anishathalye/porcupine":  {"fuzz/history"},
 	"github.com/chromedp/":               nil,
@@ -126,7 +131,7 @@ type source struct {
 	fset *token.FileSet
 }
 
-// sources parses every Go file of the module.
+// sources parses every Go file of the module, and none of the modules in its folders.
 func sources(t *testing.T) []source {
 	t.Helper()
 	root, err := filepath.Abs("../..")
@@ -141,6 +146,10 @@ func sources(t *testing.T) []source {
 		base := path.Base(name)
 		if d.IsDir() {
 			if name != "." && (strings.HasPrefix(base, ".") || strings.HasPrefix(base, "_") || base == "testdata") {
+				return fs.SkipDir
+			}
+			// A module of its own is not bound by these rules: nothing of it gets into the program.
+			if _, err := os.Stat(filepath.Join(root, name, "go.mod")); name != "." && err == nil {
 				return fs.SkipDir
 			}
 			return nil

@@ -61,6 +61,10 @@ func New(inner objstore.Store, o Options) *Store {
 		start := time.Now()
 		s.elapsed = func() time.Duration { return time.Since(start) }
 	}
+	opened := int64(s.elapsed())
+	for i := range s.ops {
+		s.ops[i].answered.Store(opened)
+	}
 	s.aborter, _ = inner.(uploadAborter)
 	s.sender, _ = inner.(objstore.Sender)
 	return s
@@ -114,13 +118,14 @@ func (s *Store) end(ctx context.Context, c call, bytes int, err error) {
 	}
 	c.by.moved(c.kind, bytes)
 	result := resultOf(ctx, err)
-	c.op.observe(result, s.elapsed()-c.began, bytes)
+	now := s.elapsed()
+	c.op.observe(result, now, now-c.began, bytes)
 	if !c.span.Wanted() {
 		return
 	}
 	c.span.Int("bytes", int64(bytes))
 	c.span.Text("result", result.String())
-	if result.normal() {
+	if result.answer() || result == Canceled {
 		err = nil
 	}
 	c.span.End(err)

@@ -19,6 +19,7 @@ import (
 	"github.com/annalsdb/annals/objstore/mem"
 	"github.com/annalsdb/annals/objstore/s3"
 	"github.com/annalsdb/annals/objstore/storetest"
+	"github.com/annalsdb/annals/trace"
 )
 
 func TestConformance(t *testing.T) {
@@ -207,7 +208,7 @@ func TestWhatSendsNothing(t *testing.T) {
 	require.Panics(t, func() {
 		_, _ = s.Put(t.Context(), "n", nil, objstore.PutOptions{IfAbsent: true, IfMatch: "e"})
 	})
-	require.Equal(t, Stats{}, s.Stats())
+	require.Equal(t, Stats{}, withoutAges(s.Stats()))
 }
 
 func TestDeletedNames(t *testing.T) {
@@ -258,7 +259,77 @@ func TestTimes(t *testing.T) {
 	}
 	observe(time.Hour, NumBuckets-1)
 	requireConsistent(t, s.Stats())
-	require.Zero(t, s.Stats().Ops[Put])
+	require.Zero(t, withoutAges(s.Stats()).Ops[Put])
+}
+
+// withoutAges returns what was counted.
+func withoutAges(st Stats) Stats {
+	for op := range st.Ops {
+		st.Ops[op].AnswerAge = 0
+	}
+	return st
+}
+
+// Of answers that are no failure of the store the last one counts.
+func TestAnswerAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := &scripted{}
+		s := New(inner, Options{})
+		ages := func() [3]time.Duration {
+			o := s.Stats().Ops
+			return [3]time.Duration{o[Put].AnswerAge, o[Get].AnswerAge, o[List].AnswerAge}
+		}
+		time.Sleep(time.Minute)
+		require.Equal(t, [3]time.Duration{time.Minute, time.Minute, time.Minute}, ages(), "since New")
+		require.NoError(t, calls[Put](t.Context(), s))
+		inner.err = objstore.ErrNotModified
+		require.Error(t, calls[Get](t.Context(), s))
+		inner.err = objstore.ErrDenied
+		time.Sleep(time.Second)
+		for _, err := range []error{objstore.ErrDenied, objstore.ErrUnavailable, errors.New("disk full")} {
+			inner.err = err
+			require.Error(t, calls[Put](t.Context(), s))
+		}
+		require.Equal(t, [3]time.Duration{time.Second, time.Second, 61 * time.Second}, ages())
+	})
+}
+
+// noted is what a Tracer was told of a call.
+type noted struct{ told []string }
+
+func (n *noted) note(format string, args ...any) {
+	n.told = append(n.told, fmt.Sprintf(format, args...))
+}
+func (n *noted) Begin(ctx context.Context, op trace.Op) (context.Context, trace.Recorder) {
+	n.note("%v", op)
+	return ctx, n
+}
+func (n *noted) Phase(string)                 {}
+func (n *noted) Key(string, []byte)           {}
+func (n *noted) Int(name string, value int64) { n.note("%s=%d", name, value) }
+func (n *noted) Text(name, value string)      { n.note("%s=%s", name, value) }
+func (n *noted) End(err error)                { n.note("end %v", err) }
+
+// Tracers are told of the kind of a name, and not of answers as if they were failures.
+func TestTracer(t *testing.T) {
+	n, inner := &noted{}, &scripted{body: []byte("seven b")}
+	s := New(inner, Options{Tracer: n, Kind: func(name string) string { return "kind of " + name }})
+	require.NoError(t, calls[Get](t.Context(), s))
+	inner.err = objstore.ErrNotFound
+	require.Error(t, calls[Get](t.Context(), s))
+	inner.err = objstore.ErrDenied
+	require.Error(t, calls[Time](t.Context(), s))
+	require.Equal(t, []string{
+		"store_get", "object=kind of n", "bytes=7", "result=ok", "end <nil>",
+		"store_get", "object=kind of n", "bytes=0", "result=not_found", "end <nil>",
+		"store_time", "bytes=0", "result=denied", "end " + objstore.ErrDenied.Error(),
+	}, n.told)
+	for op, told := range traced {
+		n.told, inner.err = nil, nil
+		require.NoError(t, calls[op](t.Context(), s))
+		require.Equal(t, told.String(), n.told[0])
+		require.Equal(t, "store_"+Op(op).String(), n.told[0])
+	}
 }
 
 // The default clock is exact in a simulation.

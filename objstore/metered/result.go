@@ -69,9 +69,8 @@ func (r Result) String() string {
 	return names[r]
 }
 
-// normal reports whether a result says nothing bad of the store: it was asked whether something is so, or
-// the answer was no longer wanted.
-func (r Result) normal() bool { return r <= Range || r == Canceled }
+// answer reports whether the store has answered as it should: with what was asked for, or that it is not so.
+func (r Result) answer() bool { return r <= Range }
 
 // classes are the errors that have a result of their own. The first that matches
 // counts, of a Delete that failed in part too.

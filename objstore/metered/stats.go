@@ -52,6 +52,9 @@ type OpStats struct {
 	// Bytes are those of the bodies of calls that succeeded: written by Put, read by
 	// Get; 0 for all others.
 	Bytes uint64
+	// AnswerAge is the time since the store answered a call as it should, if not always with what was asked for: since
+	// New if it never has.
+	AnswerAge time.Duration
 }
 
 // Calls returns the number of calls.
@@ -67,6 +70,7 @@ func (s *Store) Stats() Stats {
 	var st Stats
 	for i := range s.ops {
 		s.ops[i].read(&st.Ops[i])
+		st.Ops[i].AnswerAge = max(0, s.elapsed()-time.Duration(s.ops[i].answered.Load()))
 	}
 	st.DeletedNames = s.deleted.Load()
 	if s.sender != nil {
@@ -86,10 +90,15 @@ type opMeters struct {
 	buckets [NumBuckets]atomic.Uint64
 	took    atomic.Int64 // nanoseconds
 	bytes   atomic.Uint64
+
+	answered atomic.Int64 // by the Store's clock, in nanoseconds: when the last answer came
 }
 
-// observe counts one call.
-func (m *opMeters) observe(r Result, took time.Duration, bytes int) {
+// observe counts one call, which ended now.
+func (m *opMeters) observe(r Result, now, took time.Duration, bytes int) {
+	if r.answer() {
+		m.answered.Store(int64(now)) // of two at the same time either is right
+	}
 	took = max(0, took)
 	m.results[r].Add(1)
 	m.buckets[bucketOf(took)].Add(1)

@@ -181,27 +181,23 @@ func (b *tab) wait(format string, args ...any) {
 	}
 }
 
-// waitText waits until an element, or one within it, shows a text.
+// waitText waits until an element shows a text, whose spaces may be line breaks.
 func (b *tab) waitText(id, text string) {
 	b.t.Helper()
-	b.wait("document.getElementById(%s).innerText.includes(%s)", quoted(id), quoted(text))
-}
-
-// text returns what an element shows.
-func (b *tab) text(id string) string {
-	b.t.Helper()
-	return eval[string](b, "document.getElementById(%s).innerText", quoted(id))
+	b.wait("document.getElementById(%s).innerText.replace(/\\s+/g, ' ').includes(%s)", quoted(id), quoted(text))
 }
 
 func (b *tab) click(selector string) {
 	b.t.Helper()
-	run(b, chromedp.Click(selector))
+	run(b, chromedp.Click(chromedp.CSS(selector)))
 }
 
-// write puts a text into a field, key by key.
+// write puts a text in the place of what is in a field, key by key.
 func (b *tab) write(selector, text string) {
 	b.t.Helper()
-	run(b, chromedp.Steps(chromedp.Clear(selector), chromedp.SendKeys(selector, text)))
+	run(b, chromedp.Focus(chromedp.CSS(selector)))
+	eval[any](b, "document.activeElement.select()")
+	b.press(text)
 }
 
 // press presses a key, as a keyboard would: kb.Tab, kb.Enter, or those of a text.
@@ -213,8 +209,13 @@ func (b *tab) press(keys string, options ...chromedp.KeyOption) {
 // dark makes the page think that its user likes it dark, or not.
 func (b *tab) dark(on bool) {
 	b.t.Helper()
-	scheme := map[bool]string{true: "dark", false: "light"}[on]
-	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+	b.prefer("prefers-color-scheme", map[bool]string{true: "dark", false: "light"}[on])
+}
+
+// prefer sets what the page is told that its user prefers.
+func (b *tab) prefer(feature, value string) {
+	b.t.Helper()
+	call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: feature, Value: value}}})
 }
 
 // quoted is a text in a script.

@@ -15,6 +15,7 @@ function tokenChanged() {
 	$('token-value').value = '';
 	for (const id of ['now', 'segments', 'log']) $(id).hidden = false;
 	now.segmentsDue = 0;
+	now.refusal = null;
 	now.samples = [];
 	poll();
 	listKeys(keys.prefix);

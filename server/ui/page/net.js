@@ -37,7 +37,7 @@ async function request(path, signal, accept = 'application/json') {
 		response = await fetch(path, { headers, signal, cache: 'no-store', redirect: 'error', referrerPolicy: 'no-referrer' });
 	} catch {
 		if (signal?.aborted && signal.reason?.name !== 'TimeoutError') throw signal.reason;
-		throw new Failure(0, 'the server does not answer');
+		throw new Failure(0, 'the server cannot be reached');
 	}
 	if (response.ok) return response;
 	let message = `the server answers ${response.status}`;

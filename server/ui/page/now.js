@@ -19,6 +19,7 @@ const now = {
 	bars: [],
 	clock: 0, // the server's, ms
 	segmentsDue: 0,
+	refusal: null, // why the token must not see the figures; it is not asked again
 	timer: 0,
 	stop: new AbortController(),
 	well: false,
@@ -51,11 +52,12 @@ function difference(a, b) {
 		bytes: (b.ingest.bytes - a.ingest.bytes) / seconds,
 		p50: quantile(0.5, le, a.appendLatency.counts, counts),
 		p99: quantile(0.99, le, a.appendLatency.counts, counts),
+		most: le.at(-1), // beyond which a histogram knows no more
 		lag: (b.lagMs ?? 0) / 1000,
 	};
 }
 
-const latency = (v, s) => (v === null ? '–' : v === Infinity ? `over ${duration(s.appendLatency.le.at(-1))}` : duration(v));
+const latency = (v, point) => (v === null ? '–' : v === Infinity ? `over ${duration(point.most)}` : duration(v));
 
 // The large figures: [name, of a point, shown as].
 const writerTiles = [
@@ -77,7 +79,7 @@ function showTiles(status) {
 	tiles.forEach(([, field, format], i) => {
 		const tile = $('tiles').children[i];
 		const value = field === 'lag' ? (status.lagMs ?? 0) / 1000 : mean?.[field] ?? null;
-		say(tile.querySelector('.value'), value === null ? '–' : format(value, status));
+		say(tile.querySelector('.value'), value === null ? '–' : format(value, mean));
 		drawSpark(tile.querySelector('svg'), now.points.map((p) => p[field]), Math.max(leastHistory, now.points.length));
 	});
 }
@@ -104,12 +106,10 @@ function showReplicas(replicas) {
 }
 
 function showHistory() {
-	if (!$('history').open) return;
 	const rows = now.points.slice(-maxHistoryRows).reverse();
-	fillTable($('history-table'), rows.length > 0 ? `${plural(rows.length, 'poll')}, as of when this was opened` : 'Nothing yet: open this again in a moment',
-		['Time', 'Records/s', 'Bytes/s', 'Median', '99 %', 'Behind'],
-		rows.map((p) => [when(p.at), amount(p.records), size(p.bytes),
-			latency(p.p50, now.samples.at(-1)), latency(p.p99, now.samples.at(-1)), duration(p.lag)]));
+	if (!$('history').open || rows.length === 0) return;
+	fillTable($('history-table'), `${plural(rows.length, 'poll')}, as of when this was opened`, ['Time', 'Records/s', 'Bytes/s', 'Median', '99 %', 'Behind'],
+		rows.map((p) => [when(p.at), amount(p.records), size(p.bytes), latency(p.p50, p), latency(p.p99, p), duration(p.lag)]));
 }
 
 function setState(kind, text) {
@@ -128,19 +128,21 @@ function took(status) {
 	showTiles(status);
 	showFacts(status);
 	showReplicas(status.replicas);
+	if ($('history-table').rows.length === 0) showHistory(); // it was opened before there was anything
 }
 
 // refused shows why there are no figures; null that there are. The token may still be good for keys and streams.
 function refused(why) {
 	for (const id of ['now-refused', 'segments-refused']) {
 		$(id).hidden = why === null;
-		say($(id), why === null ? '' : `Not shown with this token: ${why}. Keys and streams within its prefixes are below.`);
+		say($(id), why === null ? '' : `Not shown: ${why}. What the token allows is below.`);
 	}
 	for (const id of ['tiles', 'facts', 'history', 'segments-figure', 'segments-details']) $(id).hidden = why !== null;
 	if (why !== null) $('replicas').hidden = true;
 }
 
 async function pollStatus(signal) {
+	if (now.refusal !== null) return pollReady(signal);
 	try {
 		took(await ask('status', {}, signal));
 		refused(null);
@@ -150,23 +152,32 @@ async function pollStatus(signal) {
 		now.samples = [];
 		now.segmentsDue = 0;
 		if (err.status === 401) return needToken(err.message);
-		if (err.status === 403) return pollReady(err.message, signal);
-		now.well = false;
+		if (err.status === 403) {
+			now.refusal = err.message;
+			refused(err.message);
+			return pollReady(signal);
+		}
+		failed(err);
 	}
 }
 
+// failed says what is wrong with a server that gave no answer, or is not ready to.
+function failed(err) {
+	now.well = false;
+	if (err.status === 503) setState('warn', `Not ready: ${err.message.replace(/^not ready: /, '')}`);
+	else setState('bad', `${err.status === 0 ? 'No answer' : 'Failing'}: ${err.message}. Trying again.`);
+}
+
 // pollReady is for a token that must not see the figures: anybody may ask whether the server is ready.
-async function pollReady(why, signal) {
-	refused(why);
+async function pollReady(signal) {
 	try {
 		await request('-/ready', signal);
 		setState('good', 'Ready');
+		answered();
 	} catch (err) {
 		signal.throwIfAborted();
-		if (!err.status) return lost(err);
-		setState('warn', `Not ready: ${err.message.replace(/^not ready: /, '')}`);
+		failed(err);
 	}
-	answered();
 }
 
 function answered() {

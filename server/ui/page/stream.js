@@ -12,7 +12,7 @@ const firstWait = 500, longestWait = 15_000; // ms, between two attempts to conn
 const stream = {
 	key: null,
 	first: 0, // the oldest sequence that is shown
-	next: 0, // where to go on
+	next: 0, // where to go on behind what is shown
 	tip: false, // what is shown goes up to the newest record
 	failed: false,
 	live: false,
@@ -60,6 +60,7 @@ function recordItem(r, fresh) {
 	const item = el('li', fresh ? { class: 'fresh' } : {},
 		el('p', { class: 'meta' }, el('b', {}, `#${r.sequence}`), el('time', {}, when(r.timestampMs, true)), el('span', {}, `${size(r.size)}${r.size ? `, ${kind}` : ''}`)),
 		el('pre', {}, ...visible(brief)));
+	item.sequence = r.sequence;
 	if (whole === null) return item;
 	const name = r.head.length < r.size ? `The first ${size(r.head.length)}` : kind === 'JSON' ? 'Laid out' : 'All of it';
 	const details = el('details', {}, el('summary', { 'aria-label': `${name} of record ${r.sequence}` }, name), el('pre'));
@@ -74,7 +75,7 @@ function show(values, { add = false } = {}) {
 	if (add) $('records').prepend(...items);
 	else $('records').replaceChildren(...items);
 	while ($('records').childElementCount > maxRecords) $('records').lastElementChild.remove();
-	if (values.length > 0 && !add) stream.first = values[0].sequence;
+	stream.first = $('records').lastElementChild?.sequence ?? 0;
 }
 
 // begin ends what is under way in the stream and returns the signal of what follows.
@@ -136,10 +137,13 @@ function openStream(key) {
 // tail shows what comes from stream.next on, until the signal aborts or there is no hope. It connects again after a failure: what came
 // meanwhile is fetched first, as many as the page shows, so that a page that was away for long is not sent everything.
 async function tail(signal) {
-	let wait = 0, told = 0, pending = [], timer = 0;
+	let wait = 0, told = 0, timer = 0;
+	let pending = [], upTo = stream.next; // what came and is not shown yet, and where it ends
 	const draw = () => {
 		timer = 0;
-		if (signal.aborted) return;
+		if (signal.aborted) return; // who goes on fetches it again
+		stream.next = upTo;
+		if (pending.length === 0) return;
 		show(pending, { add: true });
 		if (performance.now() - told >= tellEvery) {
 			told = performance.now();
@@ -147,20 +151,20 @@ async function tail(signal) {
 		}
 		pending = [];
 	};
-	const took = (values) => {
+	const took = (values, next) => {
 		pending = [...pending, ...values].slice(-maxRecords);
-		if (pending.length > 0) timer ||= setTimeout(draw, drawEvery);
+		upTo = next;
+		timer ||= setTimeout(draw, drawEvery);
 	};
 	while (!signal.aborted) {
 		try {
-			const { values, next } = await scan(stream.tip ? { start_seq: stream.next, last: maxRecords } : { last: recordsPerPage }, signal);
+			const { values, next } = await scan(stream.tip ? { start_seq: upTo, last: maxRecords } : { last: recordsPerPage }, signal);
 			if (!stream.tip) show([]);
-			took(values);
-			stream.next = next;
 			stream.tip = true;
+			took(values, next);
 			say($('stream-note'), 'Live: records appear as they come.');
 			wait = 0;
-			await followFrom(took, signal);
+			await followFrom(next, took, signal);
 		} catch (err) {
 			if (signal.aborted) return;
 			if (err.final) return streamFailed(err);
@@ -171,23 +175,28 @@ async function tail(signal) {
 	}
 }
 
-// followFrom hands out records of the event stream until it ends. stream.next moves on with its ids.
-async function followFrom(took, signal) {
-	const query = new URLSearchParams({ key_b64: base64Of(stream.key), follow: 'true', start_seq: stream.next });
-	const response = await request(`${api}scan?${query}`, signal, 'text/event-stream');
-	let event = {};
-	for await (const line of lines(response, silence)) {
-		if (line !== '') {
-			const colon = line.indexOf(': ');
-			if (colon > 0) event[line.slice(0, colon)] = line.slice(colon + 2);
-			continue;
+// followFrom hands out the records of an event stream, each with where to go on behind it, until the stream ends. It only fails.
+async function followFrom(start, took, signal) {
+	const query = new URLSearchParams({ key_b64: base64Of(stream.key), follow: 'true', start_seq: start });
+	const connection = new AbortController(); // which ends with this function
+	const ends = AbortSignal.any([signal, connection.signal]);
+	try {
+		const response = await within(request(`${api}scan?${query}`, ends, 'text/event-stream'), askTimeout);
+		let event = {};
+		for await (const line of lines(response, silence)) {
+			if (line !== '') {
+				const colon = line.indexOf(': ');
+				if (colon > 0) event[line.slice(0, colon)] = line.slice(colon + 2);
+				continue;
+			}
+			if (event.event === 'end') throw new Failure(0, JSON.parse(event.data).message);
+			if (event.id !== undefined) took(event.data === undefined ? [] : [summary(JSON.parse(event.data))], Number(event.id));
+			event = {};
 		}
-		if (event.event === 'end') throw new Failure(0, JSON.parse(event.data).message);
-		if (event.data !== undefined) took([summary(JSON.parse(event.data))]);
-		if (event.id !== undefined) stream.next = Number(event.id);
-		event = {};
+		throw new Failure(0, 'the stream ended');
+	} finally {
+		connection.abort();
 	}
-	throw new Failure(0, 'the stream ended');
 }
 
 function toggleLive() {

@@ -1,0 +1,160 @@
+package reload
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// rig is two files, and what is in force of them.
+type rig struct {
+	*testing.T
+	folder string
+	log    bytes.Buffer
+	files  *Files
+	used   string
+	times  int
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{T: t, folder: t.TempDir()}
+	r.write("a", "1")
+	r.write("b", "1")
+	var err error
+	r.files, err = Open("pair", []string{r.path("a"), r.path("b")}, func(c [][]byte) error {
+		if !bytes.Equal(c[0], c[1]) {
+			return errors.New("they do not match")
+		}
+		r.used = string(c[0])
+		r.times++
+		return nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, "1", r.used)
+	return r
+}
+
+func (r *rig) path(name string) string { return filepath.Join(r.folder, name) }
+
+func (r *rig) write(name, text string) {
+	require.NoError(r, os.WriteFile(r.path(name), []byte(text), 0o600))
+}
+
+func (r *rig) logger() *slog.Logger { return slog.New(slog.NewTextHandler(&r.log, nil)) }
+
+// watch runs Watch on simulated time.
+func (r *rig) watch(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		r.files.Watch(ctx, r.logger())
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+}
+
+// looks lets so many looks pass.
+func looks(n int) {
+	time.Sleep(time.Duration(n) * Interval)
+	synctest.Wait()
+}
+
+func TestChangesAreTakenUp(t *testing.T) {
+	r := newRig(t)
+	synctest.Test(t, func(t *testing.T) {
+		r.watch(t)
+		looks(5)
+		require.Equal(t, 1, r.times)
+
+		r.write("a", "2")
+		looks(1)
+		r.write("b", "2") // within the time that it takes
+		looks(1)
+		require.Equal(t, "1", r.used, "what was seen once may be half written")
+		looks(1)
+		require.Equal(t, "2", r.used)
+		require.Equal(t, 1, strings.Count(r.log.String(), "pair was reloaded"))
+		require.NotContains(t, r.log.String(), "ERROR")
+	})
+}
+
+func TestBadFilesLeaveTheOldInForce(t *testing.T) {
+	r := newRig(t)
+	synctest.Test(t, func(t *testing.T) {
+		r.watch(t)
+		require.False(t, r.files.Failing())
+		r.write("a", "2")
+		looks(10)
+		require.Equal(t, "1", r.used)
+		require.True(t, r.files.Failing())
+		require.Equal(t, 1, strings.Count(r.log.String(), "ERROR"), "it is told once")
+		require.Contains(t, r.log.String(), "they do not match")
+		require.Contains(t, r.log.String(), r.path("a"))
+
+		require.NoError(t, os.Remove(r.path("b")))
+		looks(2)
+		require.True(t, r.files.Failing())
+		require.Contains(t, r.log.String(), "no such file")
+
+		r.files.Reload(r.logger())
+		require.True(t, r.files.Failing())
+		require.Equal(t, 3, strings.Count(r.log.String(), "ERROR"), "whoever asks is told again")
+
+		r.write("a", "1") // back to what is in force
+		r.write("b", "1")
+		looks(2)
+		require.False(t, r.files.Failing())
+	})
+}
+
+// Kubernetes puts files in place by a symlink to a folder, which it replaces.
+func TestSymlinksThatAreReplaced(t *testing.T) {
+	r := newRig(t)
+	for _, version := range []string{"v1", "v2"} {
+		require.NoError(t, os.Mkdir(r.path(version), 0o700))
+		r.write(version+"/a", version)
+		r.write(version+"/b", version)
+	}
+	for _, name := range []string{"a", "b"} {
+		require.NoError(t, os.Remove(r.path(name)))
+		require.NoError(t, os.Symlink(filepath.Join("data", name), r.path(name)))
+	}
+	point := func(version string) {
+		require.NoError(t, os.Symlink(version, r.path("data.new")))
+		require.NoError(t, os.Rename(r.path("data.new"), r.path("data")))
+	}
+	point("v1")
+	r.files.Reload(r.logger())
+	require.Equal(t, "v1", r.used)
+	synctest.Test(t, func(t *testing.T) {
+		r.watch(t)
+		point("v2")
+		looks(2)
+		require.Equal(t, "v2", r.used)
+	})
+}
+
+func TestOpenTellsAllThatIsMissing(t *testing.T) {
+	folder := t.TempDir()
+	_, err := Open("pair", []string{filepath.Join(folder, "a"), filepath.Join(folder, "b")}, nil)
+	require.ErrorContains(t, err, "/a: no such file")
+	require.ErrorContains(t, err, "/b: no such file")
+	large := filepath.Join(folder, "large")
+	require.NoError(t, os.WriteFile(large, make([]byte, MaxFileBytes+1), 0o600))
+	_, err = Open("file", []string{large}, nil)
+	require.ErrorContains(t, err, "more than 8388608 bytes")
+	_, err = Open("file", []string{folder}, nil)
+	require.ErrorContains(t, err, "is a directory")
+}

@@ -1,0 +1,54 @@
+package server
+
+import (
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"net/http"
+	"strings"
+)
+
+const (
+	openAPIPath = "/openapi.yaml"
+	typeYAML    = "application/yaml"
+)
+
+// openAPI describes the API for tools. It is the same for every server, so that it needs no token.
+//
+//go:embed openapi.yaml
+var openAPI []byte
+
+var openAPITag = tagOf(openAPI)
+
+// tagOf returns an ETag, in its quotes, that changes with the content.
+func tagOf(content []byte) string {
+	sum := sha256.Sum256(content)
+	return `"` + hex.EncodeToString(sum[:16]) + `"`
+}
+
+// describeAPI serves GET /openapi.yaml.
+func (s *Server) describeAPI(x *exchange) error {
+	h := x.w.Header()
+	h.Set("ETag", openAPITag)
+	h.Set("Cache-Control", "no-cache") // ask whether it is still the same
+	if hasTag(x.r, openAPITag) {
+		x.status = http.StatusNotModified
+		x.extendWrite()
+		x.w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	x.respond(http.StatusOK, typeYAML, openAPI)
+	return nil
+}
+
+// hasTag reports whether the client has the content of the tag.
+func hasTag(r *http.Request, tag string) bool {
+	for _, line := range r.Header["If-None-Match"] {
+		for one := range strings.SplitSeq(line, ",") {
+			if one = strings.TrimSpace(one); one == "*" || strings.TrimPrefix(one, "W/") == tag {
+				return true
+			}
+		}
+	}
+	return false
+}
