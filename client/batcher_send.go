@@ -1,6 +1,7 @@
 package client
 
 import (
+	"errors"
 	"net/http/httptrace"
 	"time"
 )
@@ -67,27 +68,55 @@ func (b *Batcher) send(t *batch, request []byte) {
 	b.pump()
 }
 
-// deliver sends a batch: at once, and if that fails for whatever reason, again when all before it are acknowledged, so that
-// what it is then told is for good.
+// deliver sends a batch. Until all before it are acknowledged it may come too early: then it is sent again after a moment. Whatever
+// else fails is left until its turn, so that what it is then told is for good.
 func (b *Batcher) deliver(t *batch, request []byte) (AppendResult, error) {
 	ctx := httptrace.WithClientTrace(b.ctx, &httptrace.ClientTrace{WroteRequest: func(info httptrace.WroteRequestInfo) { b.wrote(t, info.Err) }})
 	unknown := false
-	select {
-	case <-t.turn:
-	default:
+	for attempt := 0; !t.first(); attempt++ {
 		res, err := b.c.attempt(ctx, request)
 		if err == nil {
 			return res, nil
 		}
-		unknown = !NotAppended(err)
+		unknown = !settled(err, unknown)
+		var again <-chan time.Time
+		if leavesGap(err) && !unknown {
+			again = time.After(min(firstEarlyWait<<min(attempt, 20), lastEarlyWait))
+		}
 		select {
 		case <-t.turn:
+		case <-again:
 		case <-b.ctx.Done():
 			return AppendResult{}, asUnsettled(err, unknown)
 		}
 	}
-	res, unknown, err := b.c.settle(ctx, request, unknown, b.o.RetryFor)
+	res, unknown, err := b.c.settle(ctx, request, unknown, b.o.RetryFor, passing)
 	return res, asUnsettled(err, unknown)
+}
+
+// passing reports whether the oldest request may succeed later. All before it are durable: a server that misses one of them was passed by
+// another one, and does not know it yet.
+func passing(err error) bool { return Transient(err) || leavesGap(err) }
+
+func leavesGap(err error) bool {
+	var number *SequenceError
+	return errors.As(err, &number)
+}
+
+// The waits before a request is sent again that overtook the one before it.
+const (
+	firstEarlyWait = 2 * time.Millisecond
+	lastEarlyWait  = 100 * time.Millisecond
+)
+
+// first reports whether the batch is the oldest in flight.
+func (t *batch) first() bool {
+	select {
+	case <-t.turn:
+		return true
+	default:
+		return false
+	}
 }
 
 func asUnsettled(err error, unknown bool) error {
@@ -121,14 +150,12 @@ func (b *Batcher) fail(why error) {
 	b.cancel()
 	for i, t := range b.inFlight {
 		switch {
-		case t.acked:
-			b.resolve(t, nil)
 		case i == 0:
 			b.resolve(t, why)
-		case NotAppended(why):
-			b.resolve(t, afterFailure(why)) // the log does not take it without the one before
-		default:
+		case t.acked || !NotAppended(why): // it may be there, and the one before it too; neither is acknowledged
 			b.resolve(t, &UnsettledError{why})
+		default:
+			b.resolve(t, afterFailure(why)) // the log does not take it without the one before
 		}
 	}
 	if b.open != nil {

@@ -63,6 +63,13 @@ func (m *slowModel) underWay() int {
 	return m.now
 }
 
+// pause returns a time like those that requests take.
+func (m *slowModel) pause() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.delay()
+}
+
 func (m *slowModel) client(t require.TestingT) *Client {
 	c, err := New("http://model", Options{HTTP: &http.Client{Transport: m}})
 	require.NoError(t, err)
@@ -115,7 +122,7 @@ func TestBatcherAppendsOnceInOrder(t *testing.T) {
 			m := newSlow(seed, fates...)
 			b := m.client(t).NewBatcher(o)
 			const n = 100
-			receipts, errs := outcomes(t, b, n, m.delay)
+			receipts, errs := outcomes(t, b, n, m.pause)
 			require.NoError(t, b.Flush(t.Context()))
 			for i, r := range receipts {
 				require.NoError(t, errs[i])
@@ -149,7 +156,7 @@ func TestBatcherFails(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := newSlow(seed, fates...)
 			b := m.client(t).NewBatcher(o)
-			receipts, errs := outcomes(t, b, 60, m.delay)
+			receipts, errs := outcomes(t, b, 60, m.pause)
 			closed := b.Close(t.Context())
 			synctest.Wait()
 			var acknowledged, maybe int

@@ -123,7 +123,7 @@ func (p *Producer) Retry(ctx context.Context) (AppendResult, error) {
 // settle sends a request until its outcome is known, or time is up. unknown says that
 // an earlier attempt may have appended it.
 func (p *Producer) settle(ctx context.Context, request []byte, unknown bool) (AppendResult, error) {
-	res, unknown, err := p.c.settle(ctx, request, unknown, p.retryFor)
+	res, unknown, err := p.c.settle(ctx, request, unknown, p.retryFor, Transient)
 	p.pending = nil
 	switch {
 	case err == nil:
@@ -135,9 +135,10 @@ func (p *Producer) settle(ctx context.Context, request []byte, unknown bool) (Ap
 	return res, err
 }
 
-// settle sends a numbered request until its outcome is known, or it was tried for so long, or ctx ends. It reports
-// whether an attempt, or one before, may have appended what an error says was not.
-func (c *Client) settle(ctx context.Context, request []byte, before bool, retryFor time.Duration) (res AppendResult, unknown bool, err error) {
+// settle sends a numbered request until its outcome is known and not passing, or it was tried for so long, or ctx ends. It
+// reports whether an attempt, or one before, may have appended what an error says was not.
+func (c *Client) settle(ctx context.Context, request []byte, before bool, retryFor time.Duration, passing func(error) bool) (
+	res AppendResult, unknown bool, err error) {
 	unknown = before
 	end := time.Now().Add(retryFor)
 	for attempt := 0; ; attempt++ {
@@ -145,7 +146,7 @@ func (c *Client) settle(ctx context.Context, request []byte, before bool, retryF
 			return res, false, nil
 		}
 		unknown = !settled(err, unknown)
-		if !unknown && !Transient(err) {
+		if !unknown && !passing(err) {
 			return AppendResult{}, false, err
 		}
 		wait := retryWait(err, attempt)
