@@ -64,6 +64,9 @@ func TestConnectionToken(t *testing.T) {
 		if status == exitOK {
 			require.Equal(t, "0\n", stdout)
 		}
+		if status == exitFailure {
+			require.Empty(t, stdout)
+		}
 		for _, secret := range []string{"wrong-one", "two words", "secret"} {
 			require.NotContains(t, stderr, secret)
 		}
