@@ -70,7 +70,7 @@ func (b *backup) step(n int) {
 
 // A log that is copied while it is written, flushed, compacted and collected is sound, and has all that was acknowledged before the
 // second step began, and then no hole. The same copy is made better again and again.
-func TestBackupWhileWriting(t *testing.T) {
+func TestBinaryBackupWhileWriting(t *testing.T) {
 	folder := t.TempDir()
 	b := &backup{T: t, from: filepath.Join(folder, "log"), to: filepath.Join(folder, "copy")}
 	server := start(t, "file:"+b.from, append([]string{"--gc-interval", "1s", "--memtable-bytes", "64KiB"}, agingFlags...)...)
@@ -131,7 +131,7 @@ func (b *backup) restores(round int, atLeast int64) {
 }
 
 // A copy from which a WAL object is missing is not taken for the log: check says so, and no server starts on it.
-func TestBackupWithAHoleIsNoticed(t *testing.T) {
+func TestBinaryBackupWithAHole(t *testing.T) {
 	folder := t.TempDir()
 	b := &backup{T: t, from: filepath.Join(folder, "log"), to: filepath.Join(folder, "copy")}
 	server := start(t, "file:"+b.from)
