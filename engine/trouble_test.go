@@ -239,7 +239,7 @@ func TestTryAgainHoldsNothingUp(t *testing.T) {
 		require.LessOrEqual(t, db.Status().HeadAge, pollInterval)
 		require.ErrorIs(t, db.Ready(t.Context()), objstore.ErrUnavailable)
 		r.rule(nil)
-		elapse(tryLimit)
+		elapse(tryLimit + 2*pollInterval) // the try under way ends, and the next one comes
 		require.NoError(t, db.Ready(t.Context()))
 	})
 }
