@@ -77,6 +77,20 @@ func (s *Server) authorize(x *exchange, rt *route) error {
 	return nil
 }
 
+// mayKnow reports whether whoever asks, perhaps without a token, may know what names buckets, objects and
+// keys.
+func (s *Server) mayKnow(x *exchange) bool {
+	if s.opts.Tokens == nil {
+		return true
+	}
+	secret, err := bearer(x.r.Header)
+	if err != nil {
+		return false
+	}
+	token, err := s.opts.Tokens.Lookup(secret)
+	return err == nil && !token.Limited()
+}
+
 // bearer returns the token that a request has.
 func bearer(h http.Header) (string, error) {
 	values := h["Authorization"]

@@ -263,7 +263,11 @@ func (s *Server) ready(x *exchange) error {
 	ctx, cancel := context.WithTimeout(x.r.Context(), readyTimeout)
 	defer cancel()
 	if err := s.readiness(ctx); err != nil {
-		return &apiError{status: http.StatusServiceUnavailable, message: "not ready: " + err.Error()}
+		message := "not ready: " + err.Error()
+		if !s.mayKnow(x) {
+			message = "not ready; the server's log says why, and its status"
+		}
+		return &apiError{status: http.StatusServiceUnavailable, message: message}
 	}
 	x.respond(http.StatusOK, typeText, []byte("OK"))
 	return nil
