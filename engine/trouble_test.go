@@ -218,6 +218,32 @@ func TestReadyComesBackByItself(t *testing.T) {
 	}
 }
 
+// A store that does not answer when it is tried again keeps nobody from looking at the head.
+func TestTryAgainHoldsNothingUp(t *testing.T) {
+	simulated(t, func(t *testing.T, r *garbageRig) {
+		o := r.options()
+		o.RecentBytes = 1
+		db := r.open(o)
+		mustAppend(t, db, record("k", "v"))
+		require.NoError(t, db.Flush(t.Context()))
+		gets := func(plan fault.Plan) fault.Hook {
+			return fault.On(func(op fault.Op) bool { return op.Kind == fault.Get && strings.Contains(op.Name, "/sst/") }, fault.Always(plan))
+		}
+		r.rule(gets(fault.Refuse(objstore.ErrDenied)))
+		require.Error(t, readAll(t, db, nil))
+		r.rule(gets(fault.Plan{Before: func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}))
+		elapse(2*tryLimit + time.Second)
+		require.LessOrEqual(t, db.Status().HeadAge, pollInterval)
+		require.ErrorIs(t, db.Ready(t.Context()), objstore.ErrUnavailable)
+		r.rule(nil)
+		elapse(tryLimit + 2*pollInterval) // the try under way ends, and the next one comes
+		require.NoError(t, db.Ready(t.Context()))
+	})
+}
+
 // Failures that go on are logged now and then, however many there are.
 func TestTroubleIsNotAFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
