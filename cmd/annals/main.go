@@ -4,6 +4,7 @@
 //	annals serve            run the server
 //	annals append           load newline-delimited JSON
 //	annals scan KEY         print the records of one key
+//	annals tail KEY...      print the records of keys and prefixes as they come
 //	annals keys             print the keys
 //	annals segments         print the segments
 //	annals count KEY        print how many records a key has
@@ -152,6 +153,6 @@ func newRoot(p *process) *cobra.Command {
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
-	root.AddCommand(newServe(p), newAppend(p), newScan(p), newKeys(p), newSegments(p), newCount(p), newCursors(p), newInspect(p), newCheck(p), newCompact(p), newBench(p), newToken(p), newVersion(p), newCompletion(p))
+	root.AddCommand(newServe(p), newAppend(p), newScan(p), newTail(p), newKeys(p), newSegments(p), newCount(p), newCursors(p), newInspect(p), newCheck(p), newCompact(p), newBench(p), newToken(p), newVersion(p), newCompletion(p))
 	return root
 }
