@@ -14,7 +14,7 @@ function tokenChanged() {
 	$('token').hidden = true;
 	$('token-value').value = '';
 	for (const id of ['now', 'segments', 'log']) $(id).hidden = false;
-	now.segmentsDue = 0;
+	segments.due = 0;
 	now.refusal = null;
 	now.samples = [];
 	poll();
