@@ -291,22 +291,3 @@ func TestProducerDials(t *testing.T) {
 	require.Error(t, err)
 	require.True(t, NotAppended(err))
 }
-
-func ExampleClient_NewProducer() {
-	c, err := New("http://127.0.0.1:8080", Options{})
-	if err != nil {
-		panic(err)
-	}
-	p := c.NewProducer(ProducerOptions{})
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	_, err = p.Append(ctx, []Record{{Key: []byte("user/42"), Value: []byte("hello")}}, AppendOptions{})
-	var unsettled *UnsettledError
-	if errors.As(err, &unsettled) {
-		// The batch may be there. Retry goes on with it, and appends it once at most.
-		_, err = p.Retry(context.Background())
-	}
-	if err != nil {
-		fmt.Println("not appended:", err)
-	}
-}
