@@ -12,7 +12,7 @@ import (
 )
 
 // A policy is what the files hold. Nothing in them denies, and nothing has a condition: with one on the names that may
-// be listed S3 answers 403, not 404, for objects that are not there, which annals asks for all the time.
+// be listed S3 may answer 403, not 404, for objects that are not there, which annals asks for all the time.
 type policy struct {
 	Version   string
 	Statement []statement
