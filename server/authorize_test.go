@@ -523,3 +523,28 @@ func TestLimitedTokensFollowWhatTheyCover(t *testing.T) {
 		require.ElementsMatch(t, []string{"ab1", "c13", "abc5", "a6", "ab7", "c19", "abc11"}, got)
 	})
 }
+
+// A page of another site can make a browser send what needs no leave: a POST with any text as its body.
+func TestPagesOfOtherSitesChangeNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		headers []string
+		want    int
+	}{
+		"no browser":       {nil, 200},
+		"this server's":    {[]string{"Sec-Fetch-Site", "same-origin", "Origin", "http://example.com"}, 200},
+		"typed by a user":  {[]string{"Sec-Fetch-Site", "none"}, 200},
+		"another site":     {[]string{"Sec-Fetch-Site", "cross-site", "Origin", "http://evil.example"}, 403},
+		"an old browser":   {[]string{"Origin", "http://evil.example"}, 403},
+		"a page in a file": {[]string{"Origin", "null"}, 403},
+	} {
+		s := newServer(t, Options{})
+		body := `{"records":[{"key":"","value":""}]}`
+		got := ask(s, "POST", appendEndpoint, body, append(c.headers, "Content-Type", "text/plain")...)
+		require.Equal(t, c.want, got.Code, name)
+		require.Equal(t, c.want == 200, s.db.Status().Next == 1, name)
+		for _, method := range []string{"PUT", "DELETE"} {
+			require.Equal(t, c.want, ask(s, method, cursorsPath+"/c", `{"cursors":[]}`, c.headers...).Code, "%s: %s", method, name)
+		}
+		require.Equal(t, 200, ask(s, "GET", apiPrefix+"/keys", "", c.headers...).Code, "the browser keeps the answer from it")
+	}
+}

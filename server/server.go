@@ -75,6 +75,10 @@ type Server struct {
 	// Lines that requests bring about: refused, out of time, failed.
 	refusals, late, failed *boundedLog
 
+	// origins keeps the pages of other sites from changing a log that a browser's machine reaches: a form needs nobody's
+	// leave to be sent.
+	origins http.CrossOriginProtection
+
 	// As the constants say, but for tests.
 	readTimeout, pieceTimeout, drainTimeout time.Duration
 

@@ -38,7 +38,7 @@ func both(t *testing.T) (showing, asking *tab) {
 	closed := serve(t, server.Options{Tokens: tokens})
 	a := newTab(t, closed.origin())
 	a.open("")
-	a.waitText("token-why", "a token is required")
+	a.waitText("token-why", "only who has a token")
 	return b, a
 }
 

@@ -241,7 +241,7 @@ func TestPagesOfAStream(t *testing.T) {
 	b.waitText("stream-note", "There are no newer records yet.")
 	s.append("k", "one more")
 	b.click("#newer")
-	b.waitText("stream-note", "1 record, 60 to 60.")
+	b.waitText("stream-note", "1 record, 60.")
 	b.click("#newest")
 	b.waitText("stream-note", "25 records, 36 to 60.")
 }

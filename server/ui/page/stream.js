@@ -106,7 +106,7 @@ async function showPage(parameters, none, { keep = false, tip = false } = {}) {
 		stream.next = next;
 		stream.tip = tip;
 		show(values);
-		say($('stream-note'), values.length === 0 ? none : `${plural(values.length, 'record')}, ${values[0].sequence} to ${values.at(-1).sequence}.`);
+		say($('stream-note'), values.length === 0 ? none : `${plural(values.length, 'record')}, ${[...new Set([values[0].sequence, values.at(-1).sequence])].join(' to ')}.`);
 	} catch (err) {
 		if (!signal.aborted) streamFailed(err);
 	}
