@@ -434,8 +434,6 @@ func TestLogMadeAnew(t *testing.T) {
 		mustAppend(t, other, record("a", "of the new log"))
 
 		after(2 * time.Second)
-		<-reader.Failed()
-		<-r.db.Failed()
 		for _, err := range []error{reader.Err(), reader.Ready(t.Context()), r.db.Err(), r.db.Ready(t.Context()),
 			reader.Scan(t.Context(), []byte("a"), All(), ScanOptions{}).drain()} {
 			require.ErrorIs(t, err, manifest.ErrOtherLog)
