@@ -78,7 +78,7 @@ func TestLookup(t *testing.T) {
 		synctest.Wait()
 		require.NoError(t, s.Over())
 		require.NoError(t, ctx.Err())
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		require.ErrorIs(t, s.Over(), ErrExpired)
 		require.Error(t, ctx.Err())

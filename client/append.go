@@ -89,8 +89,7 @@ const (
 func encodeAppend(recs []Record, o AppendOptions) []byte {
 	size := 2
 	for i := range recs {
-		n := recordSize(&recs[i])
-		size += protowire.SizeTag(fieldRecords) + protowire.SizeBytes(n)
+		size += encodedSize(&recs[i])
 	}
 	for i := range o.ExpectedNext {
 		size += protowire.SizeTag(fieldExpectedNext) + protowire.SizeBytes(conditionSize(&o.ExpectedNext[i]))
@@ -101,14 +100,23 @@ func encodeAppend(recs []Record, o AppendOptions) []byte {
 	}
 	b := make([]byte, 0, size)
 	for i := range recs {
-		r := &recs[i]
-		b = protowire.AppendTag(b, fieldRecords, protowire.BytesType)
-		b = protowire.AppendVarint(b, uint64(recordSize(r)))
-		b = protowire.AppendTag(b, fieldKey, protowire.BytesType)
-		b = protowire.AppendBytes(b, r.Key)
-		b = protowire.AppendTag(b, fieldValue, protowire.BytesType)
-		b = protowire.AppendBytes(b, r.Value)
+		b = appendRecord(b, &recs[i])
 	}
+	return appendOptions(b, &o)
+}
+
+// appendRecord appends the encoding of one record.
+func appendRecord(b []byte, r *Record) []byte {
+	b = protowire.AppendTag(b, fieldRecords, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(recordSize(r)))
+	b = protowire.AppendTag(b, fieldKey, protowire.BytesType)
+	b = protowire.AppendBytes(b, r.Key)
+	b = protowire.AppendTag(b, fieldValue, protowire.BytesType)
+	return protowire.AppendBytes(b, r.Value)
+}
+
+// appendOptions appends the encoding of the fields that are not records.
+func appendOptions(b []byte, o *AppendOptions) []byte {
 	if o.Ack != AckDefault {
 		b = protowire.AppendTag(b, fieldAwaitDurable, protowire.VarintType)
 		b = protowire.AppendVarint(b, protowire.EncodeBool(o.Ack == AckDurable))
@@ -129,6 +137,11 @@ func encodeAppend(recs []Record, o AppendOptions) []byte {
 		b = protowire.AppendVarint(b, o.ProducerSequence)
 	}
 	return b
+}
+
+// encodedSize is what appendRecord appends.
+func encodedSize(r *Record) int {
+	return protowire.SizeTag(fieldRecords) + protowire.SizeBytes(recordSize(r))
 }
 
 func conditionSize(e *KeySequence) int {

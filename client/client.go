@@ -1,8 +1,24 @@
-// Package client is a Go client of the HTTP API of annals (docs/HTTP.md).
+// Package client is a Go client of the HTTP API of annals. docs/CLIENT.md leads through it, docs/HTTP.md says what goes over the wire.
 //
-// It speaks protobuf. A Client, but for what it follows, repeats nothing by itself: an append whose outcome is unknown
-// must not be sent again blindly, because it may be there already. NotAppended
-// says when it is safe. A Producer numbers its appends, so that it can repeat them.
+// A [Client] talks to one server and may be used by any goroutine. What it does not say itself, it does as the server's
+// defaults say. There are three ways to append:
+//
+//   - [Client.Append] sends a batch once. When it fails, [NotAppended] says whether it certainly did nothing; else the batch must not be
+//     sent again blindly, because it may be there.
+//   - A [Producer] numbers its batches, so that it can repeat each until its outcome is known, and yet appends it once.
+//   - A [Batcher] does that for single records from any goroutine, in order, several requests at a time.
+//
+// And three to read:
+//
+//   - Calls for a page, such as [Client.Scan] and [Client.Keys], are sent once.
+//   - Iterators, such as [Client.ScanAll] and [Client.KeysAll], go on from page to page, and ask again for one that fails for now.
+//   - A [Follower] returns the records of keys and prefixes as they come, connects again by itself, and returns each record once.
+//     A consumer's cursors, [Client.SetCursors], say where to go on after a restart.
+//
+// Every call is bounded by its context, and by nothing else. An answer that is not a success is an [*Error]; errors.Is matches it
+// with [ErrUnauthorized] and the like, and [Transient] says whether the same call may succeed later. Errors never hold tokens.
+//
+// All of it speaks protobuf but for following, which is lines of JSON or server-sent events.
 package client
 
 import (
@@ -66,9 +82,7 @@ func (o *Options) tokenSource() (func() (string, error), error) {
 	return func() (string, error) { return token, nil }, checkToken(token)
 }
 
-// Client talks to one server. All methods may be called from any goroutine. Every
-// call is bounded by its context alone. An answer that is not a success is an
-// *Error.
+// Client talks to one server. All methods may be called from any goroutine.
 type Client struct {
 	base  string
 	http  *http.Client

@@ -302,7 +302,7 @@ func FuzzErrorOf(f *testing.F) {
 		require.LessOrEqual(t, len(e.Message), 3*maxErrorBytes)
 		require.GreaterOrEqual(t, e.RetryAfter, time.Duration(0))
 		if NotAppended(err) && e.Outcome != OutcomeNotAppended {
-			require.True(t, e.Outcome == "" && status >= 400 && status < 500)
+			require.True(t, e.Outcome == "" && (status >= 400 && status < 500 || e.redirects()))
 		}
 		var conflict *ConflictError
 		var sequence *SequenceError

@@ -123,7 +123,10 @@ func (e *SequenceError) Unwrap() error { return e.Answer }
 // returns false the batch may be in the log.
 func NotAppended(err error) bool {
 	var unsettled *UnsettledError
-	if errors.As(err, &unsettled) {
+	switch {
+	case errors.Is(err, ErrAfterFailure): // whatever became of that one
+		return true
+	case errors.As(err, &unsettled):
 		return false
 	}
 	var answer *Error
@@ -158,16 +161,15 @@ func (e *Error) redirects() bool {
 // away, whatever became of its request.
 const statusClientGone = 499
 
-// errorOf reads the error of an answer.
+// errorOf reads the error of an answer, usually an *Error.
 func errorOf(answer *http.Response) error {
 	e := &Error{Status: answer.StatusCode}
 	if s, err := strconv.ParseUint(answer.Header.Get("Retry-After"), 10, 31); err == nil {
 		e.RetryAfter = time.Duration(s) * time.Second
 	}
 	data, err := io.ReadAll(io.LimitReader(answer.Body, maxErrorBytes))
-	if err != nil {
-		e.Message = fmt.Sprintf("(the message could not be read: %v)", err)
-		return e
+	if err != nil { // what is missing may be what matters: it counts as no answer
+		return fmt.Errorf("read an answer of status %d: %w", e.Status, err)
 	}
 	body, err := wire.ParseErrorBody(data)
 	if err != nil { // not one of ours: a proxy's

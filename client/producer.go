@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Bounds of what a Producer repeats.
+// Bounds of what a Producer and a Batcher repeat.
 const (
-	// attemptTimeout bounds each of its requests: one that hangs is sent again. A
+	// attemptTimeout bounds each of their requests: one that hangs is sent again. A
 	// server answers before, as its --append-timeout (30 s) says.
 	attemptTimeout = time.Minute
 	// DefaultRetryFor is the default of ProducerOptions.RetryFor.
@@ -123,38 +123,49 @@ func (p *Producer) Retry(ctx context.Context) (AppendResult, error) {
 // settle sends a request until its outcome is known, or time is up. unknown says that
 // an earlier attempt may have appended it.
 func (p *Producer) settle(ctx context.Context, request []byte, unknown bool) (AppendResult, error) {
-	end := time.Now().Add(p.retryFor)
-	for attempt := 0; ; attempt++ {
-		res, err := p.attempt(ctx, request)
-		if err == nil {
-			p.pending = nil
-			p.next++
-			return res, nil
-		}
-		unknown = !p.settled(err, unknown)
-		wait := retryWait(err, attempt)
-		if again := unknown || Transient(err); again && time.Now().Add(wait).Before(end) && sleep(ctx, wait) == nil {
-			continue
-		}
-		if !unknown {
-			p.pending = nil
-			return AppendResult{}, err
-		}
+	res, unknown, err := p.c.settle(ctx, request, unknown, p.retryFor, Transient)
+	p.pending = nil
+	switch {
+	case err == nil:
+		p.next++
+	case unknown:
 		p.pending = request
-		return AppendResult{}, &UnsettledError{err}
+		err = &UnsettledError{err}
+	}
+	return res, err
+}
+
+// settle sends a numbered request until its outcome is known and not passing, or it was tried for so long, or ctx ends. It
+// reports whether an attempt, or one before, may have appended what an error says was not.
+func (c *Client) settle(ctx context.Context, request []byte, before bool, retryFor time.Duration, passing func(error) bool) (
+	res AppendResult, unknown bool, err error) {
+	unknown = before
+	end := time.Now().Add(retryFor)
+	for attempt := 0; ; attempt++ {
+		if res, err = c.attempt(ctx, request); err == nil {
+			return res, false, nil
+		}
+		unknown = !settled(err, unknown)
+		if !unknown && !passing(err) {
+			return AppendResult{}, false, err
+		}
+		wait := retryWait(err, attempt)
+		if !time.Now().Add(wait).Before(end) || sleep(ctx, wait) != nil {
+			return AppendResult{}, unknown, err
+		}
 	}
 }
 
 // attempt sends a request once.
-func (p *Producer) attempt(ctx context.Context, request []byte) (AppendResult, error) {
+func (c *Client) attempt(ctx context.Context, request []byte) (AppendResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	return p.c.append(ctx, request)
+	return c.append(ctx, request)
 }
 
 // settled reports whether an error proves that the batch was not appended, also by
 // an earlier attempt whose outcome was unknown.
-func (p *Producer) settled(err error, unknown bool) bool {
+func settled(err error, unknown bool) bool {
 	if !NotAppended(err) || !unknown {
 		return NotAppended(err)
 	}

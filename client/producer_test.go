@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -37,6 +38,7 @@ const (
 	overloaded      // not applied: 429
 	timedOut        // applied: 504
 	tooLarge        // not applied: 413
+	cut             // not applied: 409, and the connection ends in the message
 )
 
 func newModel(fate func(n int) fate) *modelLog {
@@ -74,6 +76,10 @@ func (m *modelLog) RoundTrip(r *http.Request) (*http.Response, error) {
 		return reply(429, &wire.ErrorBody{})
 	case tooLarge:
 		return reply(413, &wire.ErrorBody{})
+	case cut:
+		answer, err := reply(409, &wire.ErrorBody{LastProducerSeq: new(uint64)})
+		answer.Body = io.NopCloser(io.MultiReader(io.LimitReader(answer.Body, 9), iotest.ErrReader(io.ErrUnexpectedEOF)))
+		return answer, err
 	}
 	resp, conflict := m.apply(&b)
 	switch {
@@ -125,7 +131,7 @@ func one(value string) []Record { return []Record{{Key: []byte("k"), Value: []by
 // each refused one is not, in order; an unsettled one is settled by Retry.
 func TestProducerAppendsOnce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		fates := rapid.SliceOfN(rapid.SampledFrom([]fate{answered, answered, lost, dropped, refused, overloaded, timedOut, tooLarge}), 1, 60).Draw(rt, "fates")
+		fates := rapid.SliceOfN(rapid.SampledFrom([]fate{answered, answered, lost, dropped, refused, overloaded, timedOut, tooLarge, cut}), 1, 60).Draw(rt, "fates")
 		synctest.Test(t, func(t *testing.T) {
 			m := newModel(func(n int) fate {
 				if n > len(fates) {
@@ -284,23 +290,4 @@ func TestProducerDials(t *testing.T) {
 	_, err = c.NewProducer(ProducerOptions{RetryFor: 10 * time.Millisecond}).Append(t.Context(), one("v"), AppendOptions{})
 	require.Error(t, err)
 	require.True(t, NotAppended(err))
-}
-
-func ExampleClient_NewProducer() {
-	c, err := New("http://127.0.0.1:8080", Options{})
-	if err != nil {
-		panic(err)
-	}
-	p := c.NewProducer(ProducerOptions{})
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	_, err = p.Append(ctx, []Record{{Key: []byte("user/42"), Value: []byte("hello")}}, AppendOptions{})
-	var unsettled *UnsettledError
-	if errors.As(err, &unsettled) {
-		// The batch may be there. Retry goes on with it, and appends it once at most.
-		_, err = p.Retry(context.Background())
-	}
-	if err != nil {
-		fmt.Println("not appended:", err)
-	}
 }

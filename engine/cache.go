@@ -109,6 +109,7 @@ type tables struct {
 
 	unreadable *trouble               // nil: nobody is told
 	refused    atomic.Pointer[string] // the object that could not be read last, until it can
+	trying     atomic.Bool            // it is being tried again
 }
 
 // report fills in what a status says about the disk cache and slow reads.
@@ -254,22 +255,33 @@ func (ts *tables) note(name string, err error) {
 	}
 }
 
-// tryAgain finds out whether the object that could not be read can be by now: while the log is not ready for that, there
-// may be nobody else who tries. It asks for one byte, and for nothing while all is well.
-func (ts *tables) tryAgain(ctx context.Context) {
+// tryAgain finds out, in the background, whether the object that could not be read can be by now: while the log is not
+// ready for that, there may be nobody else who tries. It asks for one byte, and for nothing while all is well.
+func (ts *tables) tryAgain(life context.Context, spawn func(string, func())) {
 	name := ts.refused.Load()
-	if name == nil {
+	if name == nil || !ts.trying.CompareAndSwap(false, true) {
 		return
 	}
-	_, err := ts.store.Get(ctx, *name, objstore.GetOptions{Length: 1})
-	switch {
-	case ctx.Err() != nil:
-	case objstore.Lasting(err) || errors.Is(err, objstore.ErrUnavailable):
-		ts.unreadable.note(err)
-	case ts.refused.CompareAndSwap(name, nil): // else another one was refused meanwhile
-		ts.unreadable.note(nil)
-	}
+	spawn("try a table again", func() {
+		defer ts.trying.Store(false)
+		ctx, cancel := context.WithCancel(life)
+		defer cancel()
+		defer ts.env.AfterFunc(tryLimit, cancel)()
+		_, err := ts.store.Get(ctx, *name, objstore.GetOptions{Length: 1})
+		switch {
+		case life.Err() != nil:
+		case ctx.Err() != nil:
+			ts.unreadable.note(fmt.Errorf("get %s: no answer for %v: %w", *name, tryLimit, objstore.ErrUnavailable))
+		case objstore.Lasting(err) || errors.Is(err, objstore.ErrUnavailable):
+			ts.unreadable.note(err)
+		case ts.refused.CompareAndSwap(name, nil): // else another one was refused meanwhile
+			ts.unreadable.note(nil)
+		}
+	})
 }
+
+// tryLimit bounds one look of tryAgain.
+const tryLimit = 30 * time.Second
 
 // sizeOnly is an object without a body that the caller must not use.
 func sizeOnly(obj objstore.Object) objstore.Object {

@@ -281,9 +281,13 @@ func (db *DB) pollLoop() {
 		if db.life.Err() != nil {
 			return
 		}
+		if errors.Is(err, manifest.ErrOtherLog) {
+			db.failWith(err) // what it would acknowledge from now on would be in nobody's log
+			return
+		}
 		db.troubles[HeadUnreadable].note(err)
 		db.troubles[NotDurable].note(db.walTrouble())
-		db.tables.tryAgain(db.life)
+		db.tables.tryAgain(db.life, db.spawn)
 	}
 }
 

@@ -171,15 +171,15 @@ func (r *Reader) fail(err error) {
 	r.opts.Logger.Error("the replica stopped", "error", err)
 }
 
-// failsForGood reports whether the log needs a newer binary: nothing that comes later can be
+// failsForGood reports whether the log needs a newer binary, or another log is in its place: nothing that comes later can be
 // read by this one.
 func failsForGood(err error) bool {
-	return errors.Is(err, manifest.ErrVersion) || errors.Is(err, manifest.ErrFeature) || errors.Is(err, wal.ErrVersion) ||
+	return errors.Is(err, manifest.ErrOtherLog) || errors.Is(err, manifest.ErrVersion) || errors.Is(err, manifest.ErrFeature) || errors.Is(err, wal.ErrVersion) ||
 		errors.Is(err, state.ErrVersion)
 }
 
-// Failed is closed when the replica stopped for good: the log needs a newer binary. Err
-// says so. Close it. Whatever else happens in the store, a replica waits for it to end.
+// Failed is closed when the replica stopped for good: the log needs a newer binary, or was deleted and another is in its
+// place. Err says so. Close it. Whatever else happens in the store, a replica waits for it to end.
 func (r *Reader) Failed() <-chan struct{} { return r.failed }
 
 // Err returns why the replica stopped for good, or nil.

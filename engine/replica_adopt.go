@@ -228,7 +228,7 @@ func (r *Reader) headLoop() {
 		r.troubles[HeadUnreadable].note(err)
 		_, behind := r.lag()
 		r.troubles[NotFollowing].note(behind)
-		r.tables.tryAgain(r.life)
+		r.tables.tryAgain(r.life, r.spawn)
 	}
 }
 

@@ -416,6 +416,37 @@ func TestReplicaOfANewerLog(t *testing.T) {
 	})
 }
 
+// A log that was deleted and made anew is another one: who has the old one open, writer or replica, says so and stops, and does
+// not go on serving, or writing, what is gone.
+func TestLogMadeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReplicaRig(t, smallOptions())
+		r.append("a", 3)
+		reader := r.open(ReaderOptions{})
+		r.same(reader, "a")
+		var names []string
+		require.NoError(t, objstore.ListAll(t.Context(), r.inner, "", "", func(e objstore.Entry) (bool, error) {
+			names = append(names, e.Name)
+			return true, nil
+		}))
+		require.NoError(t, r.inner.Delete(t.Context(), names))
+		other := openTest(t, r.inner, r.o)
+		mustAppend(t, other, record("a", "of the new log"))
+
+		after(2 * time.Second)
+		for _, err := range []error{reader.Err(), reader.Ready(t.Context()), r.db.Err(), r.db.Ready(t.Context()),
+			reader.Scan(t.Context(), []byte("a"), All(), ScanOptions{}).drain()} {
+			require.ErrorIs(t, err, manifest.ErrOtherLog)
+			require.ErrorContains(t, err, "another log is in the place of this one")
+		}
+		_, err := r.db.Append(t.Context(), []Record{record("a", "b")}, AppendOptions{})
+		require.ErrorIs(t, err, manifest.ErrOtherLog)
+		require.NoError(t, reader.Close(t.Context()))
+		anew := r.open(ReaderOptions{})
+		require.Equal(t, []string{"of the new log"}, values(t, anew, "a", All(), ScanOptions{}))
+	})
+}
+
 // An open whose context ends, or whose store is down, leaves nothing behind.
 func TestReplicaOpenFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -14,11 +14,12 @@ import (
 // TroubleKind is something that can fail for a while. docs/TROUBLE.md tells what to do about each.
 type TroubleKind uint8
 
-// All kinds. Their names are labels of a metric, and what they say is in the log: neither is for changing.
+// All kinds; of several that last, Ready tells the first. Their names are labels of a metric, and what they say is in
+// the log: neither is for changing.
 const (
-	HeadUnreadable   TroubleKind = iota // MANIFEST cannot be read
+	NotDurable       TroubleKind = iota // WAL objects cannot be written
+	HeadUnreadable                      // MANIFEST cannot be read
 	HeadUnwritable                      // MANIFEST cannot be replaced
-	NotDurable                          // WAL objects cannot be written
 	TablesUnwritable                    // tables, or state objects, cannot be written
 	TablesUnreadable                    // tables, indexes or state objects cannot be read
 	NotFollowing                        // a replica cannot read the WAL
@@ -39,9 +40,9 @@ var troubleKinds = [NumTroubleKinds]struct {
 	stops    bool
 	patience time.Duration
 }{
+	NotDurable:       {name: "wal_write", says: "records cannot be made durable", stops: true, patience: readyWithin},
 	HeadUnreadable:   {name: "head_read", says: "the log's head cannot be read"}, // Ready knows more of it
 	HeadUnwritable:   {name: "head_write", says: "the log's head cannot be written", stops: true, patience: longTrouble},
-	NotDurable:       {name: "wal_write", says: "records cannot be made durable", stops: true, patience: readyWithin},
 	TablesUnwritable: {name: "table_write", says: "tables cannot be written", stops: true, patience: longTrouble},
 	TablesUnreadable: {name: "table_read", says: "tables cannot be read", stops: true, patience: longTrouble},
 	NotFollowing:     {name: "wal_read", says: "the log cannot be followed"}, // Ready of a replica knows more of it

@@ -232,7 +232,7 @@ func (c *Committer) Current() *Snapshot { return c.current.Load() }
 // that is known afterwards: its Sent is then that of this request or a later one. It
 // works beside a commit that hangs, and after Close. It does not run Guard.
 //
-// Errors: ErrMissingManifest, ErrVersion, ErrFeature, base.ErrCorrupt (also when the
+// Errors: ErrMissingManifest, ErrOtherLog, ErrVersion, ErrFeature, base.ErrCorrupt (also when the
 // version went back), and those of the store.
 func (c *Committer) Refresh(ctx context.Context) (*Snapshot, error) {
 	call, end := c.bound(ctx)

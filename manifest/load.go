@@ -90,7 +90,7 @@ func CheckNext(old, next *Snapshot) error {
 	o, n := old.State, next.State
 	switch {
 	case !bytes.Equal(o.LogId, n.LogId):
-		return base.Corruptf(name, headerBytes, "log id became %x, was %x", n.LogId, o.LogId)
+		return fmt.Errorf("%w: %w", ErrOtherLog, base.Corruptf(name, headerBytes, "log id became %x, was %x", n.LogId, o.LogId))
 	case n.Version < o.Version:
 		return base.Corruptf(name, headerBytes, "version went back to %d from %d", n.Version, o.Version)
 	case n.Version == o.Version && !bytes.Equal(n.CommitId, o.CommitId):

@@ -64,6 +64,9 @@ var (
 	// ErrNoLog: there is no log, or one whose creation did not finish. Create makes
 	// or completes it.
 	ErrNoLog = errors.New("no log here")
+	// ErrOtherLog: another log is in the place of the one that was there: it was deleted and made anew, or another bucket's
+	// objects were copied over it. It is base.ErrCorrupt too. Whoever had the old one open must close it.
+	ErrOtherLog = errors.New("another log is in the place of this one")
 	// ErrMissingManifest: LOG exists, the tree's MANIFEST does not. Damage: restore
 	// MANIFEST. Nothing was created.
 	ErrMissingManifest = errors.New("LOG exists but MANIFEST does not")

@@ -33,11 +33,12 @@ const (
 	refusedMalformed denial = "malformed" // not one token in the form Bearer TOKEN
 	refusedUnknown   denial = "unknown"   // a token that is not, or no longer, in the file
 	refusedExpired   denial = "expired"
-	refusedScope     denial = "scope" // the token's scopes do not allow it
-	refusedKeys      denial = "keys"  // the token's prefixes do not
+	refusedScope     denial = "scope"  // the token's scopes do not allow it
+	refusedKeys      denial = "keys"   // the token's prefixes do not
+	refusedOrigin    denial = "origin" // another site's page sent it, from somebody's browser
 )
 
-var denials = []denial{refusedMissing, refusedMalformed, refusedUnknown, refusedExpired, refusedScope, refusedKeys}
+var denials = []denial{refusedMissing, refusedMalformed, refusedUnknown, refusedExpired, refusedScope, refusedKeys, refusedOrigin}
 
 // unauthorized is a 401.
 func unauthorized(why denial, message string) error {
@@ -52,6 +53,9 @@ func forbidden(why denial, message string) error {
 // authorize finds the token of a request and decides whether the route may answer it. Which
 // keys the request is about is for the handler to look at: with covers and within.
 func (s *Server) authorize(x *exchange, rt *route) error {
+	if s.origins.Check(x.r) != nil {
+		return forbidden(refusedOrigin, "a page of another site asked for this, which is refused")
+	}
 	if s.opts.Tokens == nil || rt.scope == scopeOpen {
 		return nil
 	}
@@ -60,7 +64,7 @@ func (s *Server) authorize(x *exchange, rt *route) error {
 		return err
 	}
 	token, err := s.opts.Tokens.Lookup(secret)
-	if token == nil {
+	if token == nil && auth.WellFormed(secret) { // else it may be a password, of which a hash tells too much
 		x.unknown = auth.HashOf(secret).Short()
 	}
 	x.token = token
@@ -75,6 +79,20 @@ func (s *Server) authorize(x *exchange, rt *route) error {
 		return forbidden(refusedKeys, "this tells about all keys, and the token is limited to some")
 	}
 	return nil
+}
+
+// mayKnow reports whether whoever asks, perhaps without a token, may know what names buckets, objects and
+// keys.
+func (s *Server) mayKnow(x *exchange) bool {
+	if s.opts.Tokens == nil {
+		return true
+	}
+	secret, err := bearer(x.r.Header)
+	if err != nil {
+		return false
+	}
+	token, err := s.opts.Tokens.Lookup(secret)
+	return err == nil && !token.Limited()
 }
 
 // bearer returns the token that a request has.

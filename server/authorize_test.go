@@ -2,8 +2,10 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -439,4 +441,110 @@ func TestErrorsTellLimitedTokensNothingOfOthers(t *testing.T) {
 	require.Equal(t, 421, keys("some").Code)
 	require.NotContains(t, keys("some").Body.String(), "secret")
 	require.Contains(t, keys("all").Body.String(), "secret-a..secret-b")
+}
+
+// Whoever has no token learns that the server is not ready, but not of what.
+func TestReadinessTellsStrangersNoReason(t *testing.T) {
+	var b bearers
+	b.add("all", auth.Append)
+	b.add("some", auth.Read, "k")
+	db := &testDB{DB: openDB(t, mem.New(mem.Options{}), engine.Options{}), notOK: errors.New("bucket secret-bucket is gone")}
+	s := newServer(t, Options{DB: db, Tokens: b.tokens(t)})
+	for _, headers := range [][]string{nil, b.header("some"), {"Authorization", "Bearer x"}} {
+		got := ask(s, "GET", readyPath, "", headers...)
+		require.Equal(t, 503, got.Code)
+		require.NotContains(t, got.Body.String(), "secret")
+	}
+	require.Contains(t, ask(s, "GET", readyPath, "", b.header("all")...).Body.String(), "secret-bucket")
+	require.Contains(t, ask(newServer(t, Options{DB: db}), "GET", readyPath, "").Body.String(), "secret-bucket")
+
+	db.err = errors.New("table secret-table is damaged")
+	got := ask(s, "GET", apiPrefix+"/keys", "", b.header("some")...)
+	require.Equal(t, 503, got.Code)
+	require.NotContains(t, got.Body.String(), "secret")
+	require.Contains(t, ask(s, "POST", appendEndpoint, "", b.header("all")...).Body.String(), "secret-table")
+}
+
+// A replica of some keys lists what both its range and the token have.
+func TestLimitedTokensAtReplicas(t *testing.T) {
+	store := mem.New(mem.Options{})
+	db := openDB(t, store, engine.Options{})
+	for _, key := range []string{"a", "b", "m", "z"} {
+		_, err := db.Append(t.Context(), []engine.Record{{Key: []byte(key)}}, engine.AppendOptions{})
+		require.NoError(t, err)
+	}
+	require.NoError(t, db.Flush(t.Context()))
+	reader, err := engine.OpenReader(t.Context(), store, engine.ReaderOptions{Keys: engine.KeyRange{Start: []byte("b"), End: []byte("n")}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, reader.Close(context.Background())) }()
+	var b bearers
+	b.add("both", auth.Read, "a", "b", "m", "z")
+	b.add("outside", auth.Read, "a", "z")
+	s := newServer(t, Options{DB: reader, Tokens: b.tokens(t)})
+	require.Equal(t, `{"status":"success","keys":[{"key":"Yg=="},{"key":"bQ=="}]}`, ask(s, "GET", apiPrefix+"/keys", "", b.header("both")...).Body.String())
+	for _, path := range []string{"/keys", "/scan?key=a", "/count?key=z", "/keys?prefix=zz"} {
+		got := ask(s, "GET", apiPrefix+path, "", b.header("outside")...)
+		require.Equal(t, 421, got.Code, path)
+		require.NotContains(t, got.Body.String(), "b..n")
+	}
+	require.Contains(t, ask(newServer(t, Options{DB: reader}), "GET", apiPrefix+"/scan?key=a", "").Body.String(), "b..n")
+}
+
+// What comes on a stream of all prefixes is what the token covers, from the lowest start, old and new.
+func TestLimitedTokensFollowWhatTheyCover(t *testing.T) {
+	overBoth(t, func(t *testing.T, http2 bool) {
+		var b bearers
+		b.add("t", auth.Read, "a", "ab", "c")
+		r := start(t, Options{Tokens: b.tokens(t)}).speak(http2)
+		send := func() {
+			for _, key := range []string{"a", "ab", "b", "c1", "", "abc"} {
+				r.mustAppend(key, "v")
+			}
+		}
+		send()
+		body := `{"prefixes":[{"prefix":"","startSeq":1},{"prefix":"` + b64("ab") + `","startSeq":6}]}`
+		o := r.open("POST", followPath, body, append(b.header("t"), "Accept", "application/x-ndjson")...)
+		var got []string
+		next := func(n int) {
+			for n += len(got); len(got) < n; {
+				var rec struct {
+					Key      *[]byte
+					Sequence uint64
+				}
+				require.NoError(t, json.Unmarshal([]byte(o.line()), &rec))
+				if rec.Key != nil { // else it is a cursor
+					got = append(got, fmt.Sprint(string(*rec.Key), rec.Sequence))
+				}
+			}
+		}
+		next(3)
+		send()
+		next(4)
+		require.ElementsMatch(t, []string{"ab1", "c13", "abc5", "a6", "ab7", "c19", "abc11"}, got)
+	})
+}
+
+// A page of another site can make a browser send what needs no leave: a POST with any text as its body.
+func TestPagesOfOtherSitesChangeNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		headers []string
+		want    int
+	}{
+		"no browser":       {nil, 200},
+		"this server's":    {[]string{"Sec-Fetch-Site", "same-origin", "Origin", "http://example.com"}, 200},
+		"typed by a user":  {[]string{"Sec-Fetch-Site", "none"}, 200},
+		"another site":     {[]string{"Sec-Fetch-Site", "cross-site", "Origin", "http://evil.example"}, 403},
+		"an old browser":   {[]string{"Origin", "http://evil.example"}, 403},
+		"a page in a file": {[]string{"Origin", "null"}, 403},
+	} {
+		s := newServer(t, Options{})
+		body := `{"records":[{"key":"","value":""}]}`
+		got := ask(s, "POST", appendEndpoint, body, append(c.headers, "Content-Type", "text/plain")...)
+		require.Equal(t, c.want, got.Code, name)
+		require.Equal(t, c.want == 200, s.db.Status().Next == 1, name)
+		for _, method := range []string{"PUT", "DELETE"} {
+			require.Equal(t, c.want, ask(s, method, cursorsPath+"/c", `{"cursors":[]}`, c.headers...).Code, "%s: %s", method, name)
+		}
+		require.Equal(t, 200, ask(s, "GET", apiPrefix+"/keys", "", c.headers...).Code, "the browser keeps the answer from it")
+	}
 }

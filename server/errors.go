@@ -57,6 +57,9 @@ func shuttingDown() error {
 // the request was looked at.
 func stopped(err error, x *exchange) error {
 	e := &apiError{status: http.StatusServiceUnavailable, message: "the log has stopped: " + err.Error()}
+	if x.limited() { // why may be a table of others' keys
+		e.message = "the log has stopped"
+	}
 	if x.endpoint == appendEndpoint {
 		e.outcome = engine.NotAppended.String()
 	}

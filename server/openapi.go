@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"encoding/hex"
 	"net/http"
-	"strings"
 )
 
 const (
@@ -31,24 +30,8 @@ func (s *Server) describeAPI(x *exchange) error {
 	h := x.w.Header()
 	h.Set("ETag", openAPITag)
 	h.Set("Cache-Control", "no-cache") // ask whether it is still the same
-	if hasTag(x.r, openAPITag) {
-		x.status = http.StatusNotModified
-		x.extendWrite()
-		x.w.WriteHeader(http.StatusNotModified)
-		return nil
+	if !x.unchanged(openAPITag) {
+		x.respond(http.StatusOK, typeYAML, openAPI)
 	}
-	x.respond(http.StatusOK, typeYAML, openAPI)
 	return nil
-}
-
-// hasTag reports whether the client has the content of the tag.
-func hasTag(r *http.Request, tag string) bool {
-	for _, line := range r.Header["If-None-Match"] {
-		for one := range strings.SplitSeq(line, ",") {
-			if one = strings.TrimSpace(one); one == "*" || strings.TrimPrefix(one, "W/") == tag {
-				return true
-			}
-		}
-	}
-	return false
 }

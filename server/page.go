@@ -11,11 +11,8 @@ const uiPath = "/ui"
 // page serves GET /ui. It holds nothing of the log, so that it needs no token: what it asks for does.
 func (s *Server) page(x *exchange) error {
 	ui.SetHeaders(x.w.Header())
-	if ui.Unchanged(x.r) {
-		x.status = http.StatusNotModified
-		x.w.WriteHeader(http.StatusNotModified)
-		return nil
+	if !x.unchanged(ui.ETag()) {
+		x.respond(http.StatusOK, ui.ContentType, ui.Document())
 	}
-	x.respond(http.StatusOK, ui.ContentType, ui.Document())
 	return nil
 }

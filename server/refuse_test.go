@@ -33,6 +33,7 @@ func TestRefusalsAreLoggedWithBound(t *testing.T) {
 		require.Equal(t, 405, ask(s, "BREW", apiPrefix+"/scan?key=do-not-log", "").Code, "what is not there is no refusal")
 		require.Equal(t, 401, ask(s, "GET", apiPrefix+"/scan?key=do-not-log", "", "Authorization", "Bearer "+stranger).Code)
 		require.Equal(t, 401, ask(s, "GET", apiPrefix+"/scan?key=do-not-log", "", "Authorization", "Bearer "+strings.Repeat("do-not-log", 1000)).Code)
+		require.NotContains(t, log.String(), auth.HashOf(strings.Repeat("do-not-log", 1000)).Short(), "a password's hash tells too much")
 		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 		require.Len(t, lines, 3)
 		require.Contains(t, lines[0], "level=WARN msg=\"request refused\" reason=scope method=GET endpoint=/metrics remote=")

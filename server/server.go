@@ -75,6 +75,10 @@ type Server struct {
 	// Lines that requests bring about: refused, out of time, failed.
 	refusals, late, failed *boundedLog
 
+	// origins keeps the pages of other sites from changing a log that a browser's machine reaches: a form needs nobody's
+	// leave to be sent.
+	origins http.CrossOriginProtection
+
 	// As the constants say, but for tests.
 	readTimeout, pieceTimeout, drainTimeout time.Duration
 
@@ -263,7 +267,11 @@ func (s *Server) ready(x *exchange) error {
 	ctx, cancel := context.WithTimeout(x.r.Context(), readyTimeout)
 	defer cancel()
 	if err := s.readiness(ctx); err != nil {
-		return &apiError{status: http.StatusServiceUnavailable, message: "not ready: " + err.Error()}
+		message := "not ready: " + err.Error()
+		if !s.mayKnow(x) {
+			message = "not ready; the server's log says why, and its status"
+		}
+		return &apiError{status: http.StatusServiceUnavailable, message: message}
 	}
 	x.respond(http.StatusOK, typeText, []byte("OK"))
 	return nil

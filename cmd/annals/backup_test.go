@@ -70,7 +70,7 @@ func (b *backup) step(n int) {
 
 // A log that is copied while it is written, flushed, compacted and collected is sound, and has all that was acknowledged before the
 // second step began, and then no hole. The same copy is made better again and again.
-func TestBackupWhileWriting(t *testing.T) {
+func TestBinaryBackupWhileWriting(t *testing.T) {
 	folder := t.TempDir()
 	b := &backup{T: t, from: filepath.Join(folder, "log"), to: filepath.Join(folder, "copy")}
 	server := start(t, "file:"+b.from, append([]string{"--gc-interval", "1s", "--memtable-bytes", "64KiB"}, agingFlags...)...)
@@ -91,20 +91,17 @@ func TestBackupWhileWriting(t *testing.T) {
 			acked.Store(n + 1)
 		}
 	}()
-	for round := range 4 {
-		b.step(1)
-		before := acked.Load()
-		b.step(2)
-		b.step(3)
-		for target := acked.Load() + 200; acked.Load() < target; { // the log goes on
+	goesOn := func() {
+		for target := acked.Load() + 200; acked.Load() < target; {
 			select {
 			case err := <-stopped:
 				require.NoError(t, err)
 			default:
 			}
 		}
-		b.step(4)
-		b.step(5)
+	}
+	for round := range 4 {
+		before := b.make(&acked, goesOn)
 		b.restores(round, before)
 	}
 	close(stop)
@@ -112,11 +109,35 @@ func TestBackupWhileWriting(t *testing.T) {
 	server.stop(t)
 }
 
+// backupTries bounds how often the steps behind the first are done again. A compactor that takes its epoch between step 3 and 4 spoils
+// one, and there is one compactor here.
+const backupTries = 3
+
+// make copies the log, which goes on meanwhile, until the copy is sound, and returns how many records were acknowledged before the
+// last second step.
+func (b *backup) make(acked *atomic.Int64, goesOn func()) (before int64) {
+	b.Helper()
+	b.step(1)
+	for range backupTries {
+		before = acked.Load()
+		b.step(2)
+		b.step(3)
+		goesOn()
+		b.step(4)
+		b.step(5)
+		status, report, stderr := checked(b.T, b.to) // 6
+		if status == exitOK {
+			return before
+		}
+		b.Log("once more: ", stderr, report.Damage)
+	}
+	b.Fatal("the copy does not become sound")
+	return 0
+}
+
 // restores opens a copy of the copy and looks for the first records.
 func (b *backup) restores(round int, atLeast int64) {
 	b.Helper()
-	status, report, stderr := checked(b.T, b.to)
-	require.Equal(b, exitOK, status, "round %d: %s %v", round, stderr, report.Damage)
 	path := filepath.Join(b.TempDir(), "restored")
 	require.NoError(b, os.CopyFS(path, os.DirFS(b.to)))
 	restored := start(b.T, "file:"+path)
@@ -131,7 +152,7 @@ func (b *backup) restores(round int, atLeast int64) {
 }
 
 // A copy from which a WAL object is missing is not taken for the log: check says so, and no server starts on it.
-func TestBackupWithAHoleIsNoticed(t *testing.T) {
+func TestBinaryBackupWithAHole(t *testing.T) {
 	folder := t.TempDir()
 	b := &backup{T: t, from: filepath.Join(folder, "log"), to: filepath.Join(folder, "copy")}
 	server := start(t, "file:"+b.from)

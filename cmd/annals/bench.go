@@ -50,24 +50,14 @@ func newBench(p *process) *cobra.Command {
 		newBenchPoll(p),
 		newBenchScan(p),
 	)
+	workloads := strings.Join(commandNames(cmd), ", ")
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
 		if len(args) == 0 {
-			return &usageError{[]string{"say what to measure: " + benchWorkloads(cmd)}}
+			return &usageError{[]string{"say what to measure: " + workloads}}
 		}
-		return &usageError{[]string{fmt.Sprintf("unknown command %q; there is %s", args[0], benchWorkloads(cmd))}}
+		return &usageError{[]string{fmt.Sprintf("unknown command %q; there is %s", args[0], workloads)}}
 	}
 	return cmd
-}
-
-// benchWorkloads lists the subcommands that are not hidden.
-func benchWorkloads(cmd *cobra.Command) string {
-	var names []string
-	for _, c := range cmd.Commands() {
-		if !c.Hidden {
-			names = append(names, c.Name())
-		}
-	}
-	return strings.Join(names, ", ")
 }
 
 // benchConfig is what the flags say that all workloads have.

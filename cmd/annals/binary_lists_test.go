@@ -59,6 +59,16 @@ func TestBinaryLists(t *testing.T) {
 	require.NotContains(t, segment, "endSeq")
 }
 
+// What fails prints nothing on standard output, headings neither.
+func TestListsOfNobody(t *testing.T) {
+	for _, command := range []string{"keys", "segments"} {
+		status, stdout, stderr := runIn(command, "--server", "http://"+freeAddress(t))
+		require.Equal(t, exitFailure, status)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, "connection refused")
+	}
+}
+
 func TestListFaults(t *testing.T) {
 	for _, test := range []struct {
 		args []string

@@ -21,15 +21,15 @@ func configFile(t testing.TB, text string) string {
 }
 
 func TestPrecedence(t *testing.T) {
-	file := configFile(t, "# all of it\nretention: 7d\ngc-grace: 20m # the file's\n\"gc-interval\": '2m'\nmax-followers: 5\ncompaction: off\nmax-key-bytes: 1KiB\n")
-	c, faults := parseServe(t, []string{"ANNALS_CONFIG=" + file, "ANNALS_GC_GRACE=21m", "ANNALS_MAX_KEY_BYTES=2KiB"}, "--max-key-bytes", "3KiB")
+	file := configFile(t, "# all of it\nretention: 7d\ngc-grace: 20m # the file's\n\"gc-interval\": '2m'\nmax-followers: 5\ncompaction: off\nmax-key-bytes: nonsense\n")
+	c, faults := parseServe(t, []string{"ANNALS_CONFIG=" + file, "ANNALS_GC_GRACE=21m", "ANNALS_MAX_KEY_BYTES=more nonsense"}, "--max-key-bytes", "3KiB")
 	require.Empty(t, faults)
 	require.Equal(t, 7*24*time.Hour, c.engine.Retention, "the file beats the default")
 	require.Equal(t, 2*time.Minute, c.engine.GCInterval)
 	require.Equal(t, 5, c.maxFollowers)
 	require.True(t, c.engine.DisableCompaction, "off is a word, not a boolean")
 	require.Equal(t, 21*time.Minute, c.engine.GCGrace, "the variable beats the file")
-	require.Equal(t, 3<<10, c.engine.MaxKeyBytes, "the flag beats both")
+	require.Equal(t, 3<<10, c.engine.MaxKeyBytes, "the flag beats both, which are not looked at")
 }
 
 func TestConfigFaults(t *testing.T) {

@@ -64,6 +64,9 @@ func TestConnectionToken(t *testing.T) {
 		if status == exitOK {
 			require.Equal(t, "0\n", stdout)
 		}
+		if status == exitFailure {
+			require.Empty(t, stdout)
+		}
 		for _, secret := range []string{"wrong-one", "two words", "secret"} {
 			require.NotContains(t, stderr, secret)
 		}
@@ -105,6 +108,16 @@ func TestConnectionTLS(t *testing.T) {
 // Commands on the store say what to do where there is no log.
 func TestNoLogHint(t *testing.T) {
 	dir := t.TempDir()
+	table := smallLog(t, filepath.Join(dir, "log"))
+	for _, args := range [][]string{
+		{"check", "--store", "file:" + filepath.Join(dir, "log"), "--lost-log", filepath.Join(dir, "none", "LOG")}, {"check", "--store", "file:" + table},
+		{"bench", "ingest", "--store", "mem:", "--cpu-profile", filepath.Join(dir, "none", "cpu")},
+	} {
+		status, _, stderr := runIn(args...)
+		require.NotZero(t, status)
+		require.NotContains(t, stderr, "annals serve", "it is something else that is not there")
+	}
+	dir = t.TempDir()
 	for _, command := range []string{"check", "inspect", "compact"} {
 		for _, folder := range []string{dir, filepath.Join(dir, "none")} {
 			status, _, stderr := runIn(command, "--store", "file:"+folder)

@@ -32,7 +32,7 @@ func newCursors(p *process) *cobra.Command {
 		if len(args) == 0 {
 			return &usageError{[]string{"one of list, get, set and delete is missing"}}
 		}
-		return &usageError{[]string{fmt.Sprintf("unknown command %q%s", args[0], didYouMean("", args[0], []string{"list", "get", "set", "delete"}))}}
+		return &usageError{[]string{fmt.Sprintf("unknown command %q%s", args[0], didYouMean("", args[0], commandNames(root)))}}
 	}
 	root.AddCommand(newCursorsList(p), newCursorsGet(p), newCursorsSet(p), newCursorsDelete(p))
 	return root

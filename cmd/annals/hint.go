@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"io/fs"
 	"net"
 	"net/http"
 	"strings"
@@ -18,12 +17,12 @@ import (
 
 // hintOf says what to do about a failure of a command that speaks to a server, or that there is no log for; empty: nothing is known.
 func hintOf(cmd *cobra.Command, err error) string {
-	if store := cmd.Flags().Lookup("store"); store != nil && (errors.Is(err, manifest.ErrNoLog) || errors.Is(err, fs.ErrNotExist)) {
+	if store := cmd.Flags().Lookup("store"); store != nil && errors.Is(err, manifest.ErrNoLog) {
 		return "\"annals serve\" begins a log in an empty store. --store, or the variable ANNALS_STORE, names another one: it is " +
 			withoutPassword(store.Value.String()) + "."
 	}
 	flag := cmd.Flags().Lookup("server")
-	if flag == nil || cmd.Flags().Lookup("token-file") == nil {
+	if flag == nil || flag.Value.String() == "" || cmd.Flags().Lookup("token-file") == nil {
 		return ""
 	}
 	server := flag.Value.String()

@@ -4,6 +4,7 @@
 //	annals serve            run the server
 //	annals append           load newline-delimited JSON
 //	annals scan KEY         print the records of one key
+//	annals tail KEY...      print the records of keys and prefixes as they come
 //	annals keys             print the keys
 //	annals segments         print the segments
 //	annals count KEY        print how many records a key has
@@ -88,7 +89,8 @@ func main() {
 
 // run executes one command line and returns the exit status.
 func run(p *process) int {
-	cmd, err := newRoot(p).ExecuteC()
+	root := newRoot(p)
+	cmd, err := root.ExecuteC()
 	if err == nil {
 		return exitOK
 	}
@@ -108,8 +110,22 @@ func run(p *process) int {
 		return exit.status
 	}
 	// Only the command-line library's own errors are left: an unknown command.
-	fmt.Fprintf(p.stderr, "annals: %v\n", err)
+	meant := ""
+	if len(p.args) > 0 {
+		meant = didYouMean("", p.args[0], commandNames(root))
+	}
+	fmt.Fprintf(p.stderr, "annals: %v%s\nRun \"annals --help\" for the commands.\n", err, meant)
 	return exitUsage
+}
+
+// commandNames are the commands below one.
+func commandNames(cmd *cobra.Command) (names []string) {
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			names = append(names, c.Name())
+		}
+	}
+	return names
 }
 
 // rootLong is the text of "annals --help".
@@ -125,17 +141,18 @@ func rootLong() string {
 func newRoot(p *process) *cobra.Command {
 	p.variables = make(variableNames)
 	root := &cobra.Command{
-		Use:               "annals",
-		Short:             "A log database on object storage in which every key is its own ordered stream",
-		Long:              rootLong(),
-		SilenceErrors:     true,
-		SilenceUsage:      true,
-		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		Use:                "annals",
+		Short:              "A log database on object storage in which every key is its own ordered stream",
+		Long:               rootLong(),
+		SilenceErrors:      true,
+		SilenceUsage:       true,
+		DisableSuggestions: true, // run makes them
+		CompletionOptions:  cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	root.SetArgs(p.args)
 	root.SetIn(p.stdin)
 	root.SetOut(p.stdout)
 	root.SetErr(p.stderr)
-	root.AddCommand(newServe(p), newAppend(p), newScan(p), newKeys(p), newSegments(p), newCount(p), newCursors(p), newInspect(p), newCheck(p), newCompact(p), newBench(p), newToken(p), newVersion(p), newCompletion(p))
+	root.AddCommand(newServe(p), newAppend(p), newScan(p), newTail(p), newKeys(p), newSegments(p), newCount(p), newCursors(p), newInspect(p), newCheck(p), newCompact(p), newBench(p), newToken(p), newVersion(p), newCompletion(p))
 	return root
 }

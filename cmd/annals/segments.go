@@ -51,8 +51,12 @@ func newSegments(p *process) *cobra.Command {
 			if !c.json {
 				table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 				defer table.Flush() // what fails is reported when out is flushed
-				fmt.Fprintln(table, "segment\tsequences\tbegins\trecords\tbytes\truns\tstate\t")
-				print = func(_ io.Writer, segments []client.Segment) error { return printSegments(table, segments) }
+				heading := "segment\tsequences\tbegins\trecords\tbytes\truns\tstate\t\n"
+				print = func(_ io.Writer, segments []client.Segment) error {
+					fmt.Fprint(table, heading) // once there is an answer
+					heading = ""
+					return printSegments(table, segments)
+				}
 			}
 			for o := (client.SegmentsOptions{Start: c.from, End: c.to, Limit: segmentsPage}); ; {
 				ctx, cancel := context.WithTimeout(ctx, requestTimeout)

@@ -210,6 +210,7 @@ func TestUsageErrors(t *testing.T) {
 		want string
 	}{
 		{[]string{"nonsense"}, `annals: unknown command "nonsense" for "annals"`},
+		{[]string{"serv"}, `annals: unknown command "serv" for "annals"; do you mean serve?`},
 		{[]string{"--nonsense"}, "annals: unknown flag: --nonsense"},
 		{[]string{"scan"}, "annals scan: KEY is missing"},
 		{[]string{"scan", "a", "b"}, `annals scan: unexpected argument "b"`},

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/annalsdb/annals/engine"
+	"github.com/annalsdb/annals/manifest"
 	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/objstore/dir"
 	"github.com/annalsdb/annals/objstore/mem"
@@ -32,7 +34,7 @@ type storeURL struct {
 func (u *storeURL) openExisting(ctx context.Context) (objstore.Store, error) {
 	if u.folder != "" {
 		if _, err := os.Stat(u.folder); err != nil {
-			return nil, fmt.Errorf("no log here: %w", err)
+			return nil, noFolder(err)
 		}
 	}
 	return u.open(ctx)
@@ -45,9 +47,17 @@ func (u *storeURL) openToRead(ctx context.Context) (objstore.Store, error) {
 	}
 	store, err := dir.OpenReadOnly(u.folder)
 	if err != nil {
-		return nil, fmt.Errorf("no log here: %w", err) // not a nil *dir.Store in the interface
+		return nil, noFolder(err) // not a nil *dir.Store in the interface
 	}
 	return store, nil
+}
+
+// noFolder is the error of a log's folder that cannot be opened: manifest.ErrNoLog if there is none.
+func noFolder(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: %w", manifest.ErrNoLog, err)
+	}
+	return err
 }
 
 // holds reports whether a folder lies in that of the store, or is the same.

@@ -317,23 +317,40 @@ func TestNoSecretInAConfigMap(t *testing.T) {
 // What the chart does not know is refused before anything is installed.
 func TestWrongValues(t *testing.T) {
 	for name, values := range map[string]string{
-		"no store":               `{}`,
-		"a folder":               `{store: "file:/data"}`,
-		"an unknown name":        `{store: "s3://b", writter: {}}`,
-		"an unknown name within": `{store: "s3://b", writer: {cache: {size: 1}}}`,
-		"two writers":            `{store: "s3://b", writer: {count: 2}}`,
-		"a port of root":         `{store: "s3://b", ports: {http: 80}}`,
-		"a set without a name":   `{store: "s3://b", replicas: [{count: 1}]}`,
-		"a set named writer":     `{store: "s3://b", replicas: [{name: writer}]}`,
-		"a range that is none":   `{store: "s3://b", replicas: [{name: a, keyRange: "a"}]}`,
-		"a tag as a digest":      `{store: "s3://b", image: {digest: v1}}`,
-		"a list in a config":     `{store: "s3://b", config: {retention: [7d]}}`,
+		"no store":                         `{}`,
+		"a folder":                         `{store: "file:/data"}`,
+		"an unknown name":                  `{store: "s3://b", writter: {}}`,
+		"an unknown name within":           `{store: "s3://b", writer: {cache: {size: 1}}}`,
+		"two writers":                      `{store: "s3://b", writer: {count: 2}}`,
+		"a port of root":                   `{store: "s3://b", ports: {http: 80}}`,
+		"a set without a name":             `{store: "s3://b", replicas: [{count: 1}]}`,
+		"a set named writer":               `{store: "s3://b", replicas: [{name: writer}]}`,
+		"a range that is none":             `{store: "s3://b", replicas: [{name: a, keyRange: "a"}]}`,
+		"a tag as a digest":                `{store: "s3://b", image: {digest: v1}}`,
+		"another port behind the services": `{store: "s3://b", writer: {config: {listen: ":1"}}}`,
+		"a replica as the writer":          `{store: "s3://b", config: {replica: true}}`,
+		"a list in a config":               `{store: "s3://b", config: {retention: [7d]}}`,
 	} {
 		var v map[string]any
 		require.NoError(t, yaml.Unmarshal([]byte(values), &v))
 		_, err := templates(v)
 		require.Error(t, err, name)
 	}
+}
+
+// The values that docs/PRODUCTION.md shows make a release.
+func TestExampleOfTheDocs(t *testing.T) {
+	text, err := os.ReadFile("../../docs/PRODUCTION.md")
+	require.NoError(t, err)
+	_, example, ok := strings.Cut(string(text), "```yaml\n")
+	require.True(t, ok)
+	example, _, _ = strings.Cut(example, "```")
+	values := make(map[string]any)
+	require.NoError(t, yaml.UnmarshalStrict([]byte(example), &values))
+	r := render(t, values)
+	require.Len(t, r.deployments, 2)
+	require.Len(t, r.policies, 1)
+	require.Len(t, r.rules, 1)
 }
 
 // The schema and the values name the same things.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 	"github.com/prometheus/prometheus/promql"
@@ -117,7 +118,7 @@ func selectors(t *testing.T, expr string, f func(*parser.VectorSelector)) {
 	})
 }
 
-// ownLabels are those that Prometheus sets itself.
+// ownLabel tells the labels that Prometheus sets itself.
 func ownLabel(name string) bool {
-	return name == labels.MetricName || name == "job" || name == "instance" || strings.HasPrefix(name, "__")
+	return name == model.MetricNameLabel || name == "job" || name == "instance" || strings.HasPrefix(name, "__")
 }

@@ -30,7 +30,7 @@ type Files struct {
 	names []string
 	use   func(contents [][]byte) error
 
-	mu       sync.Mutex
+	mu      sync.Mutex
 	tried   [sha256.Size]byte // what was taken up last, or refused
 	seen    [sha256.Size]byte // by the last look
 	failing bool

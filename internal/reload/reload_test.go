@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,10 +20,39 @@ import (
 type rig struct {
 	*testing.T
 	folder string
-	log    bytes.Buffer
 	files  *Files
-	used   string
-	times  int
+
+	mu    sync.Mutex
+	log   bytes.Buffer
+	used  string
+	times int
+}
+
+// inForce returns what was made of the files last, and how often something was.
+func (r *rig) inForce() (used string, times int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.used, r.times
+}
+
+func (r *rig) logged() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.String()
+}
+
+// Write implements io.Writer, for the log.
+func (r *rig) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.Write(p)
+}
+
+// requireInForce wants the files to have been used with this content last.
+func (r *rig) requireInForce(want string) {
+	r.Helper()
+	used, _ := r.inForce()
+	require.Equal(r, want, used)
 }
 
 func newRig(t *testing.T) *rig {
@@ -34,12 +64,14 @@ func newRig(t *testing.T) *rig {
 		if !bytes.Equal(c[0], c[1]) {
 			return errors.New("they do not match")
 		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		r.used = string(c[0])
 		r.times++
 		return nil
 	})
 	require.NoError(t, err)
-	require.Equal(t, "1", r.used)
+	r.requireInForce("1")
 	return r
 }
 
@@ -49,7 +81,7 @@ func (r *rig) write(name, text string) {
 	require.NoError(r, os.WriteFile(r.path(name), []byte(text), 0o600))
 }
 
-func (r *rig) logger() *slog.Logger { return slog.New(slog.NewTextHandler(&r.log, nil)) }
+func (r *rig) logger() *slog.Logger { return slog.New(slog.NewTextHandler(r, nil)) }
 
 // watch runs Watch on simulated time.
 func (r *rig) watch(t *testing.T) {
@@ -76,17 +108,18 @@ func TestChangesAreTakenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r.watch(t)
 		looks(5)
-		require.Equal(t, 1, r.times)
+		_, times := r.inForce()
+		require.Equal(t, 1, times, "nothing changed")
 
 		r.write("a", "2")
 		looks(1)
 		r.write("b", "2") // within the time that it takes
 		looks(1)
-		require.Equal(t, "1", r.used, "what was seen once may be half written")
+		r.requireInForce("1") // what was seen once may be half written
 		looks(1)
-		require.Equal(t, "2", r.used)
-		require.Equal(t, 1, strings.Count(r.log.String(), "pair was reloaded"))
-		require.NotContains(t, r.log.String(), "ERROR")
+		r.requireInForce("2")
+		require.Equal(t, 1, strings.Count(r.logged(), "pair was reloaded"))
+		require.NotContains(t, r.logged(), "ERROR")
 	})
 }
 
@@ -97,20 +130,20 @@ func TestBadFilesLeaveTheOldInForce(t *testing.T) {
 		require.False(t, r.files.Failing())
 		r.write("a", "2")
 		looks(10)
-		require.Equal(t, "1", r.used)
+		r.requireInForce("1")
 		require.True(t, r.files.Failing())
-		require.Equal(t, 1, strings.Count(r.log.String(), "ERROR"), "it is told once")
-		require.Contains(t, r.log.String(), "they do not match")
-		require.Contains(t, r.log.String(), r.path("a"))
+		require.Equal(t, 1, strings.Count(r.logged(), "ERROR"), "it is told once")
+		require.Contains(t, r.logged(), "they do not match")
+		require.Contains(t, r.logged(), r.path("a"))
 
 		require.NoError(t, os.Remove(r.path("b")))
 		looks(2)
 		require.True(t, r.files.Failing())
-		require.Contains(t, r.log.String(), "no such file")
+		require.Contains(t, r.logged(), "no such file")
 
 		r.files.Reload(r.logger())
 		require.True(t, r.files.Failing())
-		require.Equal(t, 3, strings.Count(r.log.String(), "ERROR"), "whoever asks is told again")
+		require.Equal(t, 3, strings.Count(r.logged(), "ERROR"), "whoever asks is told again")
 
 		r.write("a", "1") // back to what is in force
 		r.write("b", "1")
@@ -137,12 +170,12 @@ func TestSymlinksThatAreReplaced(t *testing.T) {
 	}
 	point("v1")
 	r.files.Reload(r.logger())
-	require.Equal(t, "v1", r.used)
+	r.requireInForce("v1")
 	synctest.Test(t, func(t *testing.T) {
 		r.watch(t)
 		point("v2")
 		looks(2)
-		require.Equal(t, "v2", r.used)
+		r.requireInForce("v2")
 	})
 }
 

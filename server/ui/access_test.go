@@ -38,7 +38,7 @@ func both(t *testing.T) (showing, asking *tab) {
 	closed := serve(t, server.Options{Tokens: tokens})
 	a := newTab(t, closed.origin())
 	a.open("")
-	a.waitText("token-why", "a token is required")
+	a.waitText("token-why", "only who has a token")
 	return b, a
 }
 
@@ -195,4 +195,34 @@ func TestContrast(t *testing.T) {
 	require.Equal(t, "fresh", eval[string](b, "(() => { const e = document.createElement('i'); e.className = 'fresh'; document.getElementById('records').append(e); return getComputedStyle(e).animationName; })()"))
 	b.prefer("prefers-reduced-motion", "reduce")
 	b.wait("getComputedStyle(document.querySelector('#records .fresh')).animationName === 'none'")
+}
+
+// TestLiveRegionsAreQuiet has a screen reader told of what changes, and not of each poll and record.
+func TestLiveRegionsAreQuiet(t *testing.T) {
+	s := serve(t, server.Options{})
+	s.append("k", "before")
+	b := newTab(t, s.origin())
+	b.open("#key=k")
+	b.waitText("state", "Writer, ready")
+	b.click("#live")
+	b.waitText("stream-note", "Live")
+	eval[any](b, `globalThis.told = {}; for (const e of document.querySelectorAll('[role=status]')) {
+		told[e.id] = 0;
+		new MutationObserver(() => told[e.id]++).observe(e, { childList: true, characterData: true, subtree: true });
+	}`)
+	const records = 20
+	for i := range records {
+		s.append("k", fmt.Sprint("record ", i))
+		b.waitText("records", fmt.Sprint("record ", i))
+	}
+	seen := len(b.requests())
+	require.Eventually(t, func() bool {
+		return strings.Count(strings.Join(b.requests()[seen:], " "), "/status") >= 2
+	}, patience, pollInterval)
+	told := eval[map[string]int](b, "told")
+	require.Len(t, told, 3)
+	require.Zero(t, told["state"])
+	require.Zero(t, told["keys-note"])
+	require.Less(t, told["stream-note"], records/2)
+	b.waitText("stream-note", fmt.Sprintf("Live: record %d is the newest.", records))
 }

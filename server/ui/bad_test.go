@@ -110,4 +110,11 @@ func TestHostileValues(t *testing.T) {
 	require.Contains(t, record(7), "128 KiB, bytes ff ff")
 	require.Contains(t, record(8), "[[[[")
 	require.Zero(t, eval[int](b, "document.querySelectorAll('#records b:not(.meta b)').length"))
+
+	// A large one is a long line of the event stream.
+	b.click("#live")
+	b.waitText("stream-note", "Live")
+	s.append("k", strings.Repeat("large", 5<<20/5), "k", "small")
+	b.waitText("records", "small")
+	b.waitText("records", "5 MiB, text largelarge")
 }

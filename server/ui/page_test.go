@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -238,7 +241,7 @@ func TestPagesOfAStream(t *testing.T) {
 	b.waitText("stream-note", "There are no newer records yet.")
 	s.append("k", "one more")
 	b.click("#newer")
-	b.waitText("stream-note", "1 record, 60 to 60.")
+	b.waitText("stream-note", "1 record, 60.")
 	b.click("#newest")
 	b.waitText("stream-note", "25 records, 36 to 60.")
 }
@@ -313,4 +316,21 @@ func TestHiddenTab(t *testing.T) {
 	b.waitText("records", "hidden")
 	require.Equal(t, []uint64{1, 0}, sequences(b))
 	b.wait("document.getElementById('live').getAttribute('aria-pressed') === 'true'")
+}
+
+// TestBehindAProxy reaches the page and all that it asks for under a prefix.
+func TestBehindAProxy(t *testing.T) {
+	s := serve(t, server.Options{})
+	s.append("k", "v")
+	target, err := url.Parse(s.origin())
+	require.NoError(t, err)
+	proxy := httptest.NewServer(http.StripPrefix("/ops/annals", httputil.NewSingleHostReverseProxy(target)))
+	t.Cleanup(proxy.Close)
+	b := newTab(t, proxy.URL+"/ops/annals")
+	b.open("#key=k")
+	b.waitText("state", "Writer, ready")
+	b.click("#live")
+	b.waitText("stream-note", "Live")
+	s.append("k", "through the proxy")
+	b.waitText("records", "through the proxy")
 }

@@ -39,7 +39,7 @@ func TestTokens(t *testing.T) {
 
 	// Without one, and with a wrong one, the page asks for one and shows nothing else.
 	b.open("#key=user%2F1")
-	b.waitText("token-why", "The server wants to know who asks: a token is required")
+	b.waitText("token-why", "This server answers only who has a token")
 	b.wait("document.activeElement.id === 'token-value'")
 	require.True(t, eval[bool](b, "document.getElementById('log').hidden && document.getElementById('now').hidden"))
 	give(auth.Generate())
@@ -68,7 +68,7 @@ func TestTokens(t *testing.T) {
 	require.Empty(t, eval[string](b, "document.cookie"))
 
 	b.click("#forget")
-	b.waitText("token-why", "The server wants to know who asks")
+	b.waitText("token-why", "This server answers only who has a token")
 	require.Zero(t, eval[int](b, "sessionStorage.length"))
 	require.Empty(t, eval[string](b, "document.getElementById('records').textContent"))
 

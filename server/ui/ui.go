@@ -21,7 +21,7 @@ const ContentType = "text/html; charset=utf-8"
 var files embed.FS
 
 // scripts are the parts of the script, in their order: one module.
-var scripts = []string{"dom.js", "net.js", "charts.js", "now.js", "keys.js", "stream.js", "main.js"}
+var scripts = []string{"dom.js", "net.js", "charts.js", "now.js", "segments.js", "keys.js", "stream.js", "main.js"}
 
 // document is the page and what goes with it.
 type document struct {
@@ -78,26 +78,16 @@ func hash(data []byte) string {
 // Document returns the page. It is shared: nobody may change it.
 func Document() []byte { return page().body }
 
+// ETag returns the document's tag, in its quotes, which changes with it.
+func ETag() string { return page().etag }
+
 // SetHeaders sets what goes with the document, but for its type and length: how it is kept, what it may do.
 func SetHeaders(h http.Header) {
-	h.Set("ETag", page().etag)
+	h.Set("ETag", ETag())
 	h.Set("Cache-Control", "no-cache") // kept, and asked for again each time: a new server has a new page
 	h.Set("Content-Security-Policy", page().policy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-}
-
-// Unchanged reports whether whoever asks has the document as it is.
-func Unchanged(r *http.Request) bool {
-	for _, value := range r.Header["If-None-Match"] {
-		for tag := range strings.SplitSeq(value, ",") {
-			tag = strings.TrimPrefix(strings.TrimSpace(tag), "W/")
-			if tag == "*" || tag == page().etag {
-				return true
-			}
-		}
-	}
-	return false
 }

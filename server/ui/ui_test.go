@@ -48,16 +48,3 @@ func TestNothingBecomesMarkup(t *testing.T) {
 		require.NotContains(t, string(ui.Document()), way)
 	}
 }
-
-func TestUnchanged(t *testing.T) {
-	headers := http.Header{}
-	ui.SetHeaders(headers)
-	tag := headers.Get("ETag")
-	for value, want := range map[string]bool{
-		tag: true, "W/" + tag: true, `"other", ` + tag: true, "*": true,
-		"": false, `"other"`: false, strings.Trim(tag, `"`): false,
-	} {
-		require.Equal(t, want, ui.Unchanged(&http.Request{Header: http.Header{"If-None-Match": {value}}}), value)
-	}
-	require.False(t, ui.Unchanged(&http.Request{Header: http.Header{}}))
-}

@@ -77,7 +77,7 @@ function drawSegments(svg, all, width, height) {
 		const rect = `M${x} ${y.toFixed(1)}h${w}V${height}h-${w}Z`;
 		if (b.active) active += rect;
 		else sealed += rect;
-		if (b.runs > maxLayers || b.height / b.runs < 3) continue;
+		if (b.count > 1 || b.runs > maxLayers || b.height / b.runs < 3) continue;
 		for (let i = 1; i < b.runs; i++) {
 			const stroke = `M${x} ${(height - (b.height * i) / b.runs).toFixed(1)}h${w}`;
 			if (b.active) activeLayers += stroke;

@@ -2,7 +2,7 @@
 
 function needToken(why) {
 	setState('warn', 'A token is needed');
-	say($('token-why'), `${token.get() ? 'The server does not take this token' : 'The server wants to know who asks'}: ${why}.`);
+	say($('token-why'), token.get() ? `The server does not take this token: ${why}.` : 'This server answers only who has a token, with the scope read.');
 	$('token').hidden = false;
 	for (const id of ['now', 'replicas', 'segments', 'log']) $(id).hidden = true;
 	if (document.activeElement === document.body) $('token-value').focus();
@@ -14,7 +14,7 @@ function tokenChanged() {
 	$('token').hidden = true;
 	$('token-value').value = '';
 	for (const id of ['now', 'segments', 'log']) $(id).hidden = false;
-	now.segmentsDue = 0;
+	segments.due = 0;
 	now.refusal = null;
 	now.samples = [];
 	poll();

@@ -1,29 +1,20 @@
-// What the server does now: its status, polled while the tab is seen, and the segments.
+// What the server does now: its status, polled while the tab is seen.
 
 const statusEvery = 2_000; // ms
-const segmentsEvery = 10_000; // ms; a minute when there are many
-const manySegments = 1_000;
-const segmentsPage = 10_000; // what an answer has at most
-const maxSegmentPages = 10;
-const maxSegmentRows = 100;
 const maxHistory = 150; // polls: five minutes
 const leastHistory = 30; // that a chart has room for
 const maxHistoryRows = 30;
 const averaged = 5; // polls: what a large figure is the mean of
 
 const now = {
-	samples: [], // {at, uptime, ...}: what polls said, the newest last; a restart of the server begins anew
+	samples: [], // what the latest polls said, the newest last; a pause, or a restart of the server, begins anew
 	points: [], // what each difference of two says
-	segments: [],
-	allSegments: true, // or there are more
-	bars: [],
 	clock: 0, // the server's, ms
-	segmentsDue: 0,
 	refusal: null, // why the token must not see the figures; it is not asked again
 	timer: 0,
 	stop: new AbortController(),
-	well: false,
-	recovered: [], // told when the server answers again
+	well: false, // the server answered the latest poll
+	recovered: [], // told when it does again
 };
 
 // quantile of what was counted between two cumulative histograms, in the unit of its bounds: null of nothing, Infinity above the last bound.
@@ -67,9 +58,10 @@ const writerTiles = [
 	['Append, 99 %', 'p99', latency],
 ];
 const replicaTiles = [['Behind the writer', 'lag', (v) => duration(v)]];
+const tilesOf = (status) => (status?.role === 'replica' ? replicaTiles : writerTiles);
 
 function showTiles(status) {
-	const tiles = status.role === 'replica' ? replicaTiles : writerTiles;
+	const tiles = tilesOf(status);
 	if ($('tiles').childElementCount !== tiles.length) {
 		$('tiles').replaceChildren(...tiles.map(([name]) => el('div', {}, el('dt', {}, name),
 			el('dd', {}, el('div', { class: 'value' }, '–')), el('dd', { 'aria-hidden': 'true' }, shape('svg', { class: 'spark' })))));
@@ -106,10 +98,10 @@ function showReplicas(replicas) {
 }
 
 function showHistory() {
-	const rows = now.points.slice(-maxHistoryRows).reverse();
-	if (!$('history').open || rows.length === 0) return;
-	fillTable($('history-table'), `${plural(rows.length, 'poll')}, as of when this was opened`, ['Time', 'Records/s', 'Bytes/s', 'Median', '99 %', 'Behind'],
-		rows.map((p) => [when(p.at), amount(p.records), size(p.bytes), latency(p.p50, p), latency(p.p99, p), duration(p.lag)]));
+	const points = now.points.slice(-maxHistoryRows).reverse(), tiles = tilesOf(now.samples.at(-1));
+	if (!$('history').open || points.length === 0) return;
+	fillTable($('history-table'), `${plural(points.length, 'poll')}, as of when this was opened`, ['Time', ...tiles.map(([name]) => name)],
+		points.map((p) => [when(p.at), ...tiles.map(([, field, format]) => format(p[field], p))]));
 }
 
 function setState(kind, text) {
@@ -124,7 +116,7 @@ function took(status) {
 	now.samples = [...now.samples, status].slice(-1 - averaged);
 	now.clock = status.nowMs;
 	setState(status.ready ? 'good' : 'warn', `${status.role === 'replica' ? 'Replica' : 'Writer'}, ${status.ready ? 'ready' : `not ready: ${status.reason}`}`);
-	say($('about'), `${status.version} · ${status.store}`);
+	say($('about'), [status.version, status.store].filter(Boolean).join(' · '));
 	showTiles(status);
 	showFacts(status);
 	showReplicas(status.replicas);
@@ -150,7 +142,7 @@ async function pollStatus(signal) {
 	} catch (err) {
 		signal.throwIfAborted();
 		now.samples = [];
-		now.segmentsDue = 0;
+		segments.due = 0;
 		if (err.status === 401) return needToken(err.message);
 		if (err.status === 403) {
 			now.refusal = err.message;
@@ -164,6 +156,7 @@ async function pollStatus(signal) {
 // failed says what is wrong with a server that gave no answer, or is not ready to.
 function failed(err) {
 	now.well = false;
+	for (const value of document.querySelectorAll('#tiles .value')) say(value, '–');
 	if (err.status === 503) setState('warn', `Not ready: ${err.message.replace(/^not ready: /, '')}`);
 	else setState('bad', `${err.status === 0 ? 'No answer' : 'Failing'}: ${err.message}. Trying again.`);
 }
@@ -185,63 +178,19 @@ function answered() {
 	now.well = true;
 }
 
-async function pollSegments(signal) {
-	let all = [], page, pages = 0;
-	do {
-		const last = all.at(-1);
-		page = (await ask('segments', { after: last && (last.lastId || last.id) }, signal)).segments;
-		all = all.concat(page);
-	} while (page.length === segmentsPage && ++pages < maxSegmentPages);
-	now.segments = all;
-	now.allSegments = page.length < segmentsPage;
-	showSegments();
-	showSegmentRows();
-}
-
-function showSegments() {
-	const svg = $('segments-chart'), all = now.segments;
-	if (all.length === 0 || svg.clientWidth === 0) return;
-	now.bars = bars(all, svg.clientWidth, now.clock);
-	drawSegments(svg, now.bars, svg.clientWidth, svg.clientHeight);
-	svg.setAttribute('aria-label', `${plural(all.length, 'segment')} with ${plural(all.reduce((n, s) => n + (s.runs ?? 0), 0), 'run')} and ` +
-		`${size(all.reduce((n, s) => n + s.bytes, 0))} in all, from ${when(now.bars[0].from)} to ${when(now.clock)}. The table below has them all.`);
-	say($('segments-from'), when(now.bars[0].from));
-	say($('segments-to'), now.allSegments ? `now, ${when(now.clock)}` : 'and newer ones, which are not shown');
-}
-
-function showSegmentRows() {
-	if (!$('segments-details').open) return;
-	const all = now.segments;
-	fillTable($('segments-table'), all.length > maxSegmentRows ? `The newest ${maxSegmentRows} of ${count(all.length)}` : `All ${count(all.length)}, the newest first`,
-		['Segment', 'State', 'From', 'Runs', 'Records', 'Bytes', 'Sequences'], all.slice(-maxSegmentRows).reverse().map((s) => [
-			s.lastId > s.id ? `${s.id} to ${s.lastId}` : String(s.id), s.endSeq === undefined ? 'active' : s.sealed ? 'sealed' : 'being flushed',
-			s.startTimeMs ? when(s.startTimeMs) : '–', count(s.runs ?? 0), count(s.records), size(s.bytes),
-			`${count(s.startSeq)} to ${s.endSeq === undefined ? 'now' : count(s.endSeq - 1)}`]));
-}
-
-// choose shows what a bar of the chart stands for.
-function choose(event) {
-	const x = event.clientX - $('segments-chart').getBoundingClientRect().left;
-	const bar = now.bars.findLast((b) => b.x <= x);
-	if (!bar) return;
-	say($('segments-readout'), describeBar(bar));
-	const bottom = $('segments-chart').clientHeight;
-	$('segments-chart').querySelector('.chosen').setAttribute('d', `M${bar.x} ${bottom - bar.height}h${bar.width}V${bottom}h-${bar.width}Z`);
-}
-
 // poll polls as long as the tab is seen and the server takes the token.
 async function poll() {
 	clearTimeout(now.timer);
 	now.stop.abort();
-	if (document.hidden) return;
+	if (document.hidden) {
+		now.samples = [];
+		return;
+	}
 	const { signal } = now.stop = new AbortController();
 	try {
 		await pollStatus(signal);
-		if (now.samples.length > 0 && performance.now() >= now.segmentsDue) {
-			now.segmentsDue = performance.now() + (now.segments.length > manySegments ? 6 : 1) * segmentsEvery;
-			await pollSegments(signal);
-		}
-	} catch (err) {
+		if (now.samples.length > 0) await pollSegments(signal);
+	} catch {
 		if (signal.aborted) return;
 		// The segments: what is shown of them stays, and the next status says what is wrong.
 	}

@@ -106,7 +106,7 @@ async function showPage(parameters, none, { keep = false, tip = false } = {}) {
 		stream.next = next;
 		stream.tip = tip;
 		show(values);
-		say($('stream-note'), values.length === 0 ? none : `${plural(values.length, 'record')}, ${values[0].sequence} to ${values.at(-1).sequence}.`);
+		say($('stream-note'), values.length === 0 ? none : `${plural(values.length, 'record')}, ${[...new Set([values[0].sequence, values.at(-1).sequence])].join(' to ')}.`);
 	} catch (err) {
 		if (!signal.aborted) streamFailed(err);
 	}
@@ -137,7 +137,7 @@ function openStream(key) {
 // tail shows what comes from stream.next on, until the signal aborts or there is no hope. It connects again after a failure: what came
 // meanwhile is fetched first, as many as the page shows, so that a page that was away for long is not sent everything.
 async function tail(signal) {
-	let wait = 0, told = 0, timer = 0;
+	let wait = 0, timer = 0, teller = 0, told = -tellEvery, newest = 0;
 	let pending = [], upTo = stream.next; // what came and is not shown yet, and where it ends
 	const draw = () => {
 		timer = 0;
@@ -145,11 +145,15 @@ async function tail(signal) {
 		stream.next = upTo;
 		if (pending.length === 0) return;
 		show(pending, { add: true });
-		if (performance.now() - told >= tellEvery) {
-			told = performance.now();
-			say($('stream-note'), `Live: record ${pending.at(-1).sequence} is the newest.`);
-		}
+		newest = pending.at(-1).sequence;
+		teller ||= setTimeout(tell, told + tellEvery - performance.now());
 		pending = [];
+	};
+	const tell = () => {
+		teller = 0;
+		if (signal.aborted) return;
+		told = performance.now();
+		say($('stream-note'), `Live: record ${newest} is the newest.`);
 	};
 	const took = (values, next) => {
 		pending = [...pending, ...values].slice(-maxRecords);
@@ -167,6 +171,8 @@ async function tail(signal) {
 			await followFrom(next, took, signal);
 		} catch (err) {
 			if (signal.aborted) return;
+			clearTimeout(teller);
+			teller = 0;
 			if (err.final) return streamFailed(err);
 			say($('stream-note'), `Live tail interrupted: ${err.message}. Connecting again.`);
 		}
