@@ -24,6 +24,7 @@ type slowModel struct {
 	mu    sync.Mutex
 	model *modelLog
 	delay func() time.Duration
+	leave time.Duration // how long a request takes to leave
 
 	now, most int // requests under way
 	gaps      int // requests that were refused because they came too early
@@ -40,6 +41,9 @@ func (m *slowModel) RoundTrip(r *http.Request) (*http.Response, error) {
 		m.now--
 		m.mu.Unlock()
 	}()
+	if err := sleep(r.Context(), m.leave); err != nil {
+		return nil, err
+	}
 	if trace := httptrace.ContextClientTrace(r.Context()); trace != nil {
 		trace.WroteRequest(httptrace.WroteRequestInfo{})
 	}
@@ -240,6 +244,54 @@ func TestBatcherPipelines(t *testing.T) {
 		}
 		require.Zero(t, m.gaps)
 		require.NoError(t, b.Close(t.Context()))
+	})
+}
+
+// A request goes ahead of an acknowledgement, but only when the one before it has left: else it would overtake it.
+func TestBatcherLetsRequestsLeave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSlow(0)
+		m.delay = func() time.Duration { return time.Second }
+		m.leave = 10 * time.Millisecond
+		b := m.client(t).NewBatcher(BatcherOptions{MaxRecords: 1, Linger: -1})
+		receipts, _ := outcomes(t, b, 1, func() time.Duration { return 0 })
+		<-receipts[0].Done()
+		outcomes(t, b, 9, func() time.Duration { return 0 })
+		for _, n := range []int{1, 2, 3, DefaultInFlight, DefaultInFlight} {
+			synctest.Wait()
+			require.Equal(t, n, m.underWay())
+			time.Sleep(m.leave)
+		}
+		require.NoError(t, b.Close(t.Context()))
+		require.Zero(t, m.gaps)
+	})
+}
+
+// The oldest request is in the log, but its answers are all lost: what is behind it was answered, and is not acknowledged either.
+func TestBatcherKeepsAcknowledgementsInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fates := []fate{answered, lost, answered}
+		for range 60 {
+			fates = append(fates, lost)
+		}
+		m := newSlow(0, fates...)
+		ways := 0
+		m.delay = func() time.Duration {
+			ways++
+			return time.Millisecond + time.Duration(ways)*time.Microsecond
+		}
+		b := m.client(t).NewBatcher(BatcherOptions{MaxRecords: 1, Linger: -1, RetryFor: time.Second})
+		receipts, _ := outcomes(t, b, 1, func() time.Duration { return 0 })
+		<-receipts[0].Done()
+		receipts, _ = outcomes(t, b, 2, func() time.Duration { return 0 })
+		for _, r := range receipts {
+			_, err := r.Wait(t.Context())
+			var unsettled *UnsettledError
+			require.ErrorAs(t, err, &unsettled)
+			require.False(t, NotAppended(err))
+		}
+		require.Equal(t, []string{"0", "0", "1"}, m.model.appended)
+		require.Error(t, b.Close(t.Context()))
 	})
 }
 

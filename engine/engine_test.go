@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sort"
 	"testing"
 	"time"
 
@@ -223,6 +224,13 @@ func (m *model) require(t *testing.T, db LogReader) {
 		o.After = page.Keys[len(page.Keys)-1]
 	}
 	require.Equal(t, keys, listed)
+	for i := 0; i < len(m.all); i += 1 + len(m.all)/50 {
+		stamp := m.all[i].Timestamp
+		first := sort.Search(i, func(j int) bool { return m.all[j].Timestamp >= stamp }) // i, or before
+		seq, err := db.SeekTime(t.Context(), millis(stamp))
+		require.NoError(t, err)
+		require.LessOrEqual(t, seq, m.all[first].Sequence)
+	}
 }
 
 func randomBatch(rnd *rand.Rand, keys int) []Record {

@@ -332,6 +332,11 @@ func TestTroubleIsDocumented(t *testing.T) {
 	for kind := range TroubleKind(NumTroubleKinds) {
 		want = append(want, fmt.Sprintf("| `%s` | `%s` |", kind.Says(), kind))
 	}
+	for _, err := range []error{
+		objstore.ErrDenied, objstore.ErrCredentials, objstore.ErrNoBucket, objstore.ErrFull, objstore.ErrUnavailable,
+	} {
+		require.Contains(t, string(doc), fmt.Sprintf("\n| `%v` | ", err))
+	}
 	require.ElementsMatch(t, want, regexp.MustCompile("(?m)^\\| `[^`]*` \\| `[a-z_]*` \\|").FindAllString(string(doc), -1))
 }
 

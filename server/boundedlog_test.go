@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,10 +12,28 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// lines is what was logged, by any goroutine.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
 // However many requests fail, the log does not grow with them, and says how many there were.
 func TestBoundedLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
+		var out lines
 		l := boundedLog{log: slog.New(slog.NewTextHandler(&out, nil)), says: "request failed", more: "more requests failed"}
 		for range 1000 {
 			l.write("endpoint", "/e")

@@ -142,6 +142,17 @@ func TestReplicasAreAskedAsTheCaller(t *testing.T) {
 	require.NotContains(t, (<-asked).Header, "Authorization")
 }
 
+// A status that asked is as good as the first one, however many asked before and failed.
+func TestReplicasAreAskedAgain(t *testing.T) {
+	_, replica := startReplica(t, engine.KeyRange{})
+	r := start(t, Options{Replicas: []string{replica.url, fakeReplica(t, says(500, ""))}})
+	for range replicaSlots + 1 {
+		st := r.status("")
+		require.Equal(t, "it serves another log", st.Replicas[0].Error)
+		require.Equal(t, "it answered 500", st.Replicas[1].Error)
+	}
+}
+
 func TestReplicasOverTLS(t *testing.T) {
 	db := openDB(t, mem.New(mem.Options{}), engine.Options{})
 	inner, err := New(Options{DB: db})

@@ -26,7 +26,7 @@ type mutant struct {
 // mutants are all of them.
 func mutants() []mutant {
 	var all []mutant
-	for _, some := range [][]mutant{walMutants, commitMutants, writerMutants, garbageMutants, readMutants, authMutants, troubleMutants} {
+	for _, some := range [][]mutant{walMutants, commitMutants, writerMutants, garbageMutants, readMutants, authMutants, troubleMutants, clientMutants} {
 		all = append(all, some...)
 	}
 	return all
