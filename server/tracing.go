@@ -16,7 +16,10 @@ func (s *Server) handle(x *exchange, rt *route) error {
 	}
 	ctx, span := trace.Begin(s.opts.Tracer, remoteParent(x.r), trace.Request)
 	span.Text("endpoint", rt.endpoint)
-	span.Text("method", x.r.Method)
+	span.Text("method", boundedMethod(x.r.Method))
+	if x.token != nil {
+		span.Text("token", x.token.Name())
+	}
 	x.r = x.r.WithContext(ctx)
 	err := errPanic // unless it returns
 	defer func() { x.told(span, err) }()

@@ -77,7 +77,13 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	if err != nil {
 		return err
 	}
-	c.telemetry.start(log)
+	role := "writer"
+	if c.replica.on {
+		role = "replica"
+	}
+	if err := c.telemetry.start(ctx, log, role); err != nil {
+		return errors.Join(err, listener.Close())
+	}
 	watching, stopWatching := context.WithCancel(context.Background())
 	defer stopWatching()
 	c.security.watch(watching, log)
@@ -92,6 +98,7 @@ func runServer(ctx context.Context, log *slog.Logger, c serveConfig) error {
 	db, store, err := c.openLog(ctx, log)
 	if err != nil {
 		front.Close()
+		c.telemetry.stop(context.Background(), log)
 		if ctx.Err() != nil {
 			log.Info("stopped before the log was open")
 			return nil
@@ -180,6 +187,7 @@ func waitForEnd(ctx context.Context, log *slog.Logger, fence *fenceConfig, db op
 func shutDown(log *slog.Logger, c serveConfig, srv *server.Server, db openLog, cause error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), c.shutdownTimeout)
 	defer cancel()
+	defer c.telemetry.stop(ctx, log)
 	requests, cancelRequests := context.WithTimeout(ctx, c.shutdownTimeout/2)
 	defer cancelRequests()
 	if err := srv.Shutdown(requests); err != nil {

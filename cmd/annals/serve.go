@@ -50,7 +50,11 @@ var durability = parseChoice([]string{"durable", "memory"}, []engine.Durability{
 func newServe(p *process) *cobra.Command {
 	var c serveConfig
 	cmd := &cobra.Command{Use: "serve [flags]", Short: "Run the server", Long: serveLong}
-	return newCommand(p, cmd, nil, c.define, c.check, func(*settings, []string) error {
+	check := func(s *settings) {
+		c.telemetry.check(s, p.environ)
+		c.check(s)
+	}
+	return newCommand(p, cmd, nil, c.define, check, func(*settings, []string) error {
 		return serve(p, c)
 	})
 }

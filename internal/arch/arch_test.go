@@ -80,6 +80,9 @@ var table = map[string]rule{
 
 	"state": {imports: []string{"internal/base"}},
 
+	// The only one that knows of OpenTelemetry: it makes traces of what the others tell.
+	"telemetry": {imports: []string{"trace"}, tests: []string{"engine", "objstore/metered", "server"}},
+
 	"wire": {},
 	// Tokens, for any server: nothing of HTTP, nothing of logs.
 	"auth":   {imports: []string{"internal/reload"}},
@@ -112,9 +115,10 @@ var libraries = map[string][]string{
 	"github.com/stretchr/testify":        nil,
 	"pgregory.net/rapid":                 nil,
 	"github.com/getkin/":                 nil,
-	"google.golang.org/protobuf/":        {"bench", "compaction", "engine", "manifest", "wire", "server", "client", "fuzz"},
+	"google.golang.org/protobuf/":        {"bench", "compaction", "engine", "manifest", "wire", "server", "client", "telemetry", "fuzz"},
 	"github.com/anishathalye/porcupine":  {"fuzz/history"},
 	"github.com/chromedp/":               nil,
+	"go.opentelemetry.io/":               {"telemetry"},
 	"github.com/HdrHistogram/":           {"bench"},
 	"golang.org/x/net/":                  {"bench/crowd"},
 	"github.com/maypok86/otter/":         {"engine"},
