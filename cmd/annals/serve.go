@@ -24,6 +24,7 @@ behind the bucket may be left out. Credentials come from the AWS environment var
 
 SIGTERM or SIGINT: it stops accepting, finishes what is under way, flushes, marks the shutdown clean and
 exits with status 0. Another signal, a second later or more, ends it at once, with status 1; nothing acknowledged as durable is lost.
+SIGHUP: it reads the token file and the certificates again, and goes on.
 Exit status 4: another writer has taken the log. A supervisor must not restart it then, or two writers
 take the log from each other for ever: see --on-fence for those that do.`
 

@@ -92,11 +92,9 @@ func (c *securityConfig) warn(log *slog.Logger, listen string) {
 	}
 }
 
-// watch takes changes of the files up, and at once with SIGHUP, until ctx ends. Without files SIGHUP ends the process.
+// watch takes changes of the files up, and at once with SIGHUP, until ctx ends. Without files SIGHUP does nothing: what
+// reloads all servers of a machine must not end those that have nothing to reload.
 func (c *securityConfig) watch(ctx context.Context, log *slog.Logger) {
-	if c.tokens == nil && c.tls == nil {
-		return
-	}
 	if c.tokens != nil {
 		go c.tokens.Watch(ctx, log)
 	}
@@ -119,6 +117,9 @@ func (c *securityConfig) watch(ctx context.Context, log *slog.Logger) {
 }
 
 func (c *securityConfig) reload(log *slog.Logger) {
+	if c.tokens == nil && c.tls == nil {
+		log.Info("SIGHUP: there are no tokens and no certificates to reload")
+	}
 	if c.tokens != nil {
 		c.tokens.Reload(log)
 	}

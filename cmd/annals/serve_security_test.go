@@ -211,3 +211,13 @@ func TestBinaryTLS(t *testing.T) {
 	require.EqualValues(t, 2, serial())
 	d.stop(t)
 }
+
+// A server that has nothing to reload goes on.
+func TestBinaryHangUpWithoutFiles(t *testing.T) {
+	d := start(t, "mem:")
+	require.NoError(t, d.cmd.Process.Signal(syscall.SIGHUP))
+	d.await(t, "SIGHUP: there are no tokens and no certificates to reload")
+	status, _ := request(t, "GET", d.url+"/-/ready", "")
+	require.Equal(t, 200, status)
+	d.stop(t)
+}
