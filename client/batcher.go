@@ -109,6 +109,7 @@ type Batcher struct {
 	linger   *time.Timer
 	ackedAt  time.Time // when a request was acknowledged last
 	closed   bool
+	gaveUp   error // why what is not acknowledged was given up; nil: it was not
 	failure  error // why nothing is sent any more
 }
 

@@ -65,6 +65,7 @@ func (b *Batcher) send(t *batch, request []byte) {
 	if len(b.inFlight) > 0 && b.inFlight[0].failed != nil {
 		b.fail(b.inFlight[0].failed)
 	}
+	b.giveUp()
 	b.pump()
 }
 
@@ -173,7 +174,14 @@ func (b *Batcher) abandon(why error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.cancel() // what is in flight says how it ends
-	if b.failure == nil && len(b.inFlight) == 0 && b.last() != nil {
-		b.fail(why)
+	b.gaveUp = why
+	b.giveUp()
+}
+
+// giveUp fails what is left of a Batcher that was given up, once nothing is in flight: the last request may have been acknowledged
+// nevertheless. Callers hold mu.
+func (b *Batcher) giveUp() {
+	if b.gaveUp != nil && b.failure == nil && len(b.inFlight) == 0 && b.last() != nil {
+		b.fail(b.gaveUp)
 	}
 }

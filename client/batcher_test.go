@@ -354,6 +354,46 @@ func TestBatcherClosesInTime(t *testing.T) {
 	})
 }
 
+// transportFunc sends a request as a function does.
+type transportFunc func(*http.Request) (*http.Response, error)
+
+func (f transportFunc) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// The answer to the request under way comes as Close gives up: what is behind it, sent or not, has an end nevertheless.
+func TestBatcherClosesWhileItIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newModel(func(int) fate { return answered })
+		late := transportFunc(func(r *http.Request) (*http.Response, error) {
+			time.Sleep(time.Minute / 2)
+			return m.RoundTrip(r.WithContext(context.WithoutCancel(r.Context()))) // it was given up too late
+		})
+		c, err := New("http://model", Options{HTTP: &http.Client{Transport: late}})
+		require.NoError(t, err)
+		b := c.NewBatcher(BatcherOptions{MaxRecords: 2, Linger: time.Hour})
+		receipts, _ := outcomes(t, b, 5, func() time.Duration { return 0 })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, b.Close(ctx), context.DeadlineExceeded)
+		for i, r := range receipts {
+			select {
+			case <-r.Done():
+			default:
+				t.Fatalf("record %d is still waited for after Close", i)
+			}
+			_, err := r.Wait(t.Context())
+			if i < len(m.appended) {
+				require.NoError(t, err)
+				continue
+			}
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.True(t, NotAppended(err))
+		}
+		require.Len(t, m.appended, 2)
+		require.ErrorIs(t, b.Flush(t.Context()), context.DeadlineExceeded)
+		require.Zero(t, b.room.taken)
+	})
+}
+
 func TestBatcherErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSlow(0, tooLarge)

@@ -114,7 +114,7 @@ func (f *Follower) All() iter.Seq[FollowedRecord] {
 			pause := wait/2 + rand.N(wait) // so that not all come back at once
 			var answer *Error
 			if errors.As(err, &answer) {
-				pause = max(pause, answer.RetryAfter)
+				pause = max(pause, min(answer.RetryAfter, maxRetryAfter))
 			}
 			if f.o.OnRetry != nil {
 				f.o.OnRetry(err, pause)

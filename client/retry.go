@@ -39,7 +39,9 @@ func Transient(err error) bool {
 func handshakeFailed(err error) bool {
 	var untrusted *tls.CertificateVerificationError
 	var plain tls.RecordHeaderError
-	return errors.As(err, &untrusted) || errors.As(err, &plain)
+	return errors.As(err, &untrusted) ||
+		errors.As(err, &plain) && plain.Conn != nil || // else the connection was one of TLS before: the request may have been sent
+		errors.Is(err, http.ErrSchemeMismatch) // it speaks plain HTTP
 }
 
 // retryReads makes a read until it succeeds, fails for good, or has failed for as long as the client's options allow.

@@ -140,6 +140,27 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// A server without TLS is not asked again; what breaks a connection of TLS that there was says nothing.
+func TestServerWithoutTLS(t *testing.T) {
+	plain := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(plain.Close)
+	c, err := New(strings.Replace(plain.URL, "http:", "https:", 1), Options{})
+	require.NoError(t, err)
+	_, err = c.Append(t.Context(), one("v"), AppendOptions{})
+	require.ErrorIs(t, err, http.ErrSchemeMismatch)
+	require.True(t, NotAppended(err))
+	require.False(t, Transient(err))
+	f := c.Follow(t.Context(), FollowOptions{}, Stream{Key: []byte("k")})
+	for range f.All() {
+		t.Fatal("a record")
+	}
+	require.ErrorIs(t, f.Err(), http.ErrSchemeMismatch)
+
+	later := tls.RecordHeaderError{Msg: "oversized record"}
+	require.False(t, NotAppended(later))
+	require.True(t, Transient(later))
+}
+
 func TestOptionsThatExcludeEachOther(t *testing.T) {
 	source := func() (string, error) { return "t", nil }
 	for want, o := range map[string]Options{
