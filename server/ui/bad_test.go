@@ -118,3 +118,19 @@ func TestHostileValues(t *testing.T) {
 	b.waitText("records", "small")
 	b.waitText("records", "5 MiB, text largelarge")
 }
+
+// TestDeepValues shows many small values that would be very large ones if they were laid out level by level.
+func TestDeepValues(t *testing.T) {
+	s := serve(t, server.Options{})
+	const deep, values = 10_000, 25
+	for range values {
+		s.append("k", strings.Repeat("[", deep)+strings.Repeat("]", deep))
+	}
+	b := newTab(t, s.origin())
+	b.open("#key=k")
+	b.waitText("stream-note", fmt.Sprintf("%d records", values))
+	eval[any](b, "document.querySelector('#records summary').click()")
+	b.wait("document.querySelector('#records details pre').textContent.length > %d", 2*deep)
+	require.Less(t, eval[int](b, "document.querySelector('#records details pre').textContent.length"), 100*2*deep)
+	require.Zero(t, eval[int](b, "[...document.querySelectorAll('#records details:not([open]) pre')].filter((e) => e.textContent !== '').length"))
+}

@@ -4,6 +4,7 @@ const recordsPerPage = 25;
 const maxRecords = 500; // in the page; older ones leave it
 const maxShown = 64 << 10; // bytes of a value that are kept and can be shown
 const preview = 320; // characters of a value that are shown at first
+const deepest = 32; // levels that are indented: deeper ones would make of a small value a very large text
 const silence = 45_000; // ms: the server gives a sign of life every 15 s
 const drawEvery = 200; // ms, while records come
 const tellEvery = 5_000; // ms between what a screen reader is told of a tail
@@ -24,28 +25,29 @@ function summary({ sequence, timestampMs, value }) {
 	return { sequence, timestampMs, size: sizeOf(value), head: bytesOf(value, maxShown).subarray(0, maxShown) };
 }
 
-// reading says how bytes are best shown: [kind, short text, whole text]; null: the short one is all.
+// reading says how bytes are best shown: [kind, short text, function that makes the whole text]; null: the short one is all.
 function reading({ head, size }) {
 	const text = textOf(head, head.length < size);
 	if (text === null || /[\u0000-\u0008\u000b\u000c\u000e-\u001f]/.test(text)) {
-		return ['bytes', dump(head.subarray(0, preview / 4)), head.length > preview / 4 ? dump(head) : null];
+		return ['bytes', dump(head.subarray(0, preview / 4)), head.length > preview / 4 ? () => dump(head) : null];
 	}
-	let pretty = null;
+	let json = false;
 	if (/^\s*[{[]/.test(text) && head.length === size) {
 		try {
 			JSON.parse(text); // the text is shown, indented: a parsed number may be another one
-			pretty = indent(text);
+			json = true;
 		} catch { /* it only looked like JSON */ }
 	}
 	const cut = text.slice(0, preview).replace(/[\ud800-\udbff]$/, ''); // no half of a pair
 	const more = text.length > preview || head.length < size;
-	return [pretty === null ? 'text' : 'JSON', more ? `${cut} …` : text, pretty !== null && pretty !== text ? pretty : more ? text : null];
+	const whole = () => (json ? indent(text) : text);
+	return [json ? 'JSON' : 'text', more ? `${cut} …` : text, more || whole() !== text ? whole : null];
 }
 
 // indent lays out valid JSON by its own tokens, so that no number or name changes.
 function indent(json) {
 	let depth = 0;
-	const line = () => `\n${'  '.repeat(depth)}`;
+	const line = () => `\n${'  '.repeat(Math.min(depth, deepest))}`;
 	const tokens = json.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/g);
 	return tokens.map((t, i) => {
 		const empty = (tokens[i + 1] === '}' || tokens[i + 1] === ']');
@@ -64,7 +66,7 @@ function recordItem(r, fresh) {
 	if (whole === null) return item;
 	const name = r.head.length < r.size ? `The first ${size(r.head.length)}` : kind === 'JSON' ? 'Laid out' : 'All of it';
 	const details = el('details', {}, el('summary', { 'aria-label': `${name} of record ${r.sequence}` }, name), el('pre'));
-	details.addEventListener('toggle', () => details.lastChild.replaceChildren(...(details.open ? visible(whole) : [])));
+	details.addEventListener('toggle', () => details.lastChild.replaceChildren(...(details.open ? visible(whole()) : [])));
 	item.append(details);
 	return item;
 }
