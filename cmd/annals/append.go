@@ -106,14 +106,14 @@ func load(p *process, c appendConfig) error {
 	if c.file != "-" {
 		f, err := os.Open(c.file)
 		if err != nil {
-			return failf("%w", err)
+			return c.notBegun(err)
 		}
 		defer f.Close()
 		in, name = f, c.file
 	}
 	out, err := newOutlet(c)
 	if err != nil {
-		return failf("%w", err)
+		return c.notBegun(err)
 	}
 	// The first signal ends the load behind the batch under way, the second at once.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -124,19 +124,15 @@ func load(p *process, c appendConfig) error {
 
 func loadInput(ctx context.Context, out io.Writer, in io.Reader, name string, to outlet, c appendConfig) error {
 	position := newInputPosition(in)
-	input, err := newLineReader(position, name)
-	if err == nil {
-		err = input.skip(c.skip)
-	}
-	if err != nil {
-		return failf("%w", err)
-	}
 	env := base.SystemEnv()
 	l := &loader{
-		input: input, outlet: to, env: env, progress: newProgress(out, env.Now, position, c.skip),
+		outlet: to, env: env, progress: newProgress(out, env.Now, position, c.skip),
 		batchRecords: c.batchRecords, batchBytes: c.batchBytes, single: c.expectNext != nil,
 	}
-	err = l.run(ctx)
+	err := l.open(ctx, position, name, c.skip)
+	if err == nil {
+		err = l.run(ctx)
+	}
 	l.progress.end()
 	if c.json != nil {
 		if perr := printJSONLine(c.json, l.result(err)); perr != nil && err == nil {
@@ -152,6 +148,18 @@ func loadInput(ctx context.Context, out io.Writer, in io.Reader, name string, to
 		fmt.Fprintf(out, "the producer's next number is %d\n", to.number())
 	}
 	return nil
+}
+
+// notBegun is the end of a load that could not begin.
+func (c *appendConfig) notBegun(err error) error {
+	if c.json != nil {
+		r := loadResult{Outcome: outcomeNotAppended, Lines: c.skip, Error: err.Error()}
+		if c.producer != "" {
+			r.NextProducerSeq = &c.producerSeq
+		}
+		_ = printJSONLine(c.json, r) // the status says that it failed
+	}
+	return failf("%w", err)
 }
 
 // loadResult is how a load ended, for --json.

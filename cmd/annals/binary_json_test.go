@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -63,5 +64,24 @@ func TestAppendJSON(t *testing.T) {
 		require.Equal(t, test.outcome, result.Outcome)
 		require.Zero(t, result.Lines)
 		require.Equal(t, err.Error(), result.Error)
+	}
+}
+
+// A load that cannot begin says so in JSON as well.
+func TestAppendJSONWithoutInput(t *testing.T) {
+	for _, args := range [][]string{
+		{"--file", filepath.Join(t.TempDir(), "none")},
+		{"--token-file", filepath.Join(t.TempDir(), "none")},
+		{"--skip", "7"}, // standard input is empty
+	} {
+		args = append([]string{"append", "--json", "--producer", "p", "--producer-seq", "3"}, args...)
+		var stdout, stderr bytes.Buffer
+		status := run(&process{args: args, stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr})
+		require.Equal(t, exitFailure, status, stderr.String())
+		var result loadResult
+		require.NoError(t, json.Unmarshal(stdout.Bytes(), &result), "%s: %q", args, stdout.String())
+		require.Equal(t, outcomeNotAppended, result.Outcome)
+		require.EqualValues(t, 3, *result.NextProducerSeq)
+		require.Contains(t, stderr.String(), result.Error)
 	}
 }

@@ -65,7 +65,31 @@ type loader struct {
 	held    *entry     // did not fit into the batch before
 }
 
-// run loads everything. It stops early when ctx ends, but not within a batch.
+// open begins to read an input behind the lines that are passed over. Where nothing comes, it waits until ctx ends; the goroutine
+// that reads then stays until the process ends.
+func (l *loader) open(ctx context.Context, in io.Reader, name string, skip uint64) error {
+	done := make(chan error, 1)
+	var input *lineReader
+	go func() {
+		var err error
+		if input, err = newLineReader(in, name); err == nil {
+			err = input.skip(skip)
+		}
+		done <- err
+	}()
+	select {
+	case <-ctx.Done():
+		return l.resumable(errInterrupted)
+	case err := <-done:
+		if err != nil {
+			return failf("%w", err)
+		}
+	}
+	l.input = input
+	return nil
+}
+
+// run loads what was opened. It stops early when ctx ends, but not within a batch.
 func (l *loader) run(ctx context.Context) error {
 	l.lines = make(chan entry) // no buffer: a line may be large
 	reading, stop := context.WithCancel(ctx)

@@ -234,6 +234,28 @@ func TestLoadInterrupted(t *testing.T) {
 	})
 }
 
+// An interrupt ends a load that waits for its input to begin, too.
+func TestLoadInterruptedBeforeItBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, feed := io.Pipe()
+		ctx, interrupt := context.WithCancel(t.Context())
+		var out, result bytes.Buffer
+		done := make(chan error)
+		go func() {
+			done <- loadInput(ctx, &out, in, "standard input", outlet{}, appendConfig{skip: 2, batchRecords: 10, batchBytes: 1 << 20, json: &result})
+		}()
+		_, err := io.WriteString(feed, numbered(1)) // one of two lines that are passed over
+		require.NoError(t, err)
+		synctest.Wait()
+		interrupt()
+		err = <-done
+		require.Equal(t, exitFailure, statusOf(t, err))
+		require.EqualError(t, err, "interrupted\n2 lines were acknowledged; go on with --skip 2")
+		require.Contains(t, result.String(), `"outcome":"not_appended","linesAcknowledged":2`)
+		require.NoError(t, feed.Close()) // what reads ends
+	})
+}
+
 func TestProgress(t *testing.T) {
 	now := time.Unix(0, 0)
 	var out bytes.Buffer

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/annalsdb/annals/client"
+	"github.com/annalsdb/annals/wire"
 )
 
 const tailLong = `Follows keys, and all keys with a prefix, those that are yet to come too: prints their records as they come, until it is
@@ -67,7 +68,7 @@ func newTail(p *process) *cobra.Command {
 		addFlag(s, "prefix", "key", "", &c.prefixes, parsePrefix, "follow all keys that begin with this; may be given several times (default: none)")
 		addFlag(s, "from", "where", "", &c.from, parseFrom, "where to begin: now, a sequence, a time such as 2026-01-31T12:00:00Z, or -10m for that long ago; "+
 			"with --consumer, now is for keys that have no cursor, a time for all, and a sequence for none (default now; with --consumer the beginning, for keys that have no cursor)")
-		addFlag(s, "consumer", "name", "", &c.consumer, parseText, "begin at this consumer's cursors; for keys, not prefixes (default: none)")
+		addFlag(s, "consumer", "name", "", &c.consumer, parseConsumer, "begin at this consumer's cursors; for keys, not prefixes (default: none)")
 		s.flags.BoolVar(&c.commit, "commit", false, "move the consumer's cursors as records are printed")
 		addFlag(s, "limit", "count", "", &c.limit, parseCount(1, math.MaxUint64), "stop after this many records (default: none)")
 		s.flags.BoolVar(&c.json, "json", false, "print one JSON object a line instead of keys and values")
@@ -79,7 +80,7 @@ func newTail(p *process) *cobra.Command {
 		if c.consumer != "" && s.changed("prefix") {
 			s.fault("--consumer and --prefix exclude each other: cursors are of keys")
 		}
-		if c.consumer != "" && c.from.seq > 0 {
+		if _, err := parseCount(0, math.MaxUint64)(s.flags.Lookup("from").Value.String()); err == nil && c.consumer != "" {
 			s.fault("--consumer and a sequence as --from exclude each other")
 		}
 		if !s.changed("from") {
@@ -97,6 +98,9 @@ func newTail(p *process) *cobra.Command {
 		return c.run(p, keys)
 	})
 }
+
+// parseConsumer reads the name of a consumer.
+func parseConsumer(text string) (string, error) { return text, wire.ValidateConsumer(text) }
 
 // parseFrom reads where tail begins.
 func parseFrom(text string) (from tailFrom, err error) {
