@@ -118,7 +118,7 @@ func selectors(t *testing.T, expr string, f func(*parser.VectorSelector)) {
 	})
 }
 
-// ownLabel tells the labels that Prometheus sets itself.
+// ownLabel tells the labels that Prometheus sets itself, in Kubernetes too.
 func ownLabel(name string) bool {
-	return name == model.MetricNameLabel || name == "job" || name == "instance" || strings.HasPrefix(name, "__")
+	return name == model.MetricNameLabel || name == "job" || name == "instance" || name == "namespace" || strings.HasPrefix(name, "__")
 }

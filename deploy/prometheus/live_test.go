@@ -5,6 +5,8 @@ package prometheus
 import (
 	"encoding/base64"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -37,7 +39,10 @@ const newest = (scrapes - 1) * interval
 // live is what a Prometheus knows of a writer and a replica on S3 that were used.
 func live(t *testing.T) *database {
 	s3 := s3fake.New(t)
+	collector := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(collector.Close)
 	environ := []string{"AWS_ACCESS_KEY_ID=key", "AWS_SECRET_ACCESS_KEY=secret", "AWS_EC2_METADATA_DISABLED=true",
+		"OTEL_EXPORTER_OTLP_ENDPOINT=" + collector.URL,
 		"ANNALS_STORE=s3://" + s3fake.Bucket + "/log?endpoint=" + s3.URL + "&region=us-east-1&path_style=true"}
 	tokens := t.TempDir() + "/tokens.yaml"
 	require.NoError(t, os.WriteFile(tokens, []byte(tokenFile()), 0o600))
@@ -45,7 +50,7 @@ func live(t *testing.T) *database {
 		return append([]string{"--tokens", tokens, "--admin-listen", admin, "--disk-cache", t.TempDir(), "--cache-bytes", "1MiB"}, more...)
 	}
 	// What is read below lies in tables, not in memory.
-	before := binary.Start(t, program, environ, "--segment-bytes", "64KiB", "--segment-min-bytes", "1KiB")
+	before := binary.Start(t, program, environ, "--segment-bytes", "64KiB", "--segment-min-bytes", "1KiB", "--flush-interval", "1ms")
 	for range 20 {
 		for i := range scrapes {
 			before.Post(t, "/api/v1/log/append", strings.NewReader(record(oldKey(i))))
@@ -61,6 +66,7 @@ func live(t *testing.T) *database {
 		use(t, writer, replica, oldKey(i))
 		for name, admin := range admins {
 			text := (&binary.Server{URL: "http://" + admin}).Get(t, "/metrics")
+			text = append(text, "up 1\n"...) // as Prometheus adds it
 			d.scrape(time.Duration(i)*interval, text, "job", "annals", "instance", name)
 		}
 	}

@@ -109,9 +109,16 @@ const (
 )
 
 var histories = map[string]history{
-	"AnnalsGone":           {bad: []string{`up{job="annals"} 1x200`}, good: []string{`annals_ready` + server + ` 1x200`}},
+	"AnnalsGone": {bad: []string{`up{job="annals"} 1x200`}, good: []string{`annals_ready` + server + ` 1x200`}},
+	"AnnalsDown": {bad: []string{`up{job="annals",instance="one"} 0x200`, `annals_ready{job="annals",instance="two"} 1x200`}, good: []string{`up{job="annals",instance="one"} 1x195 0 1 0 1 1 1`, `up{job="node",instance="one"} 0x200`}},
+	"AnnalsNoWriter": {
+		bad:  []string{`annals_ready` + server + ` 1x200`, `annals_replica_manifest_polls_total` + server + ` 1+60x200`},
+		good: []string{`annals_ready` + server + ` 0x200`, `annals_replica_manifest_polls_total` + server + ` 0x200`, `annals_ready{job="annals",instance="two"} 1x200`, `annals_replica_manifest_polls_total{job="annals",instance="two"} 1+60x200`},
+	},
 	"AnnalsNotReady":       {bad: []string{`annals_ready` + server + ` 0x200`}, good: []string{`annals_ready` + server + ` 1x195 0 1 0 1 1 1`}},
 	"AnnalsStoreRefuses":   ofStore("credentials", "not_found"),
+	"AnnalsStoreSilent":    {bad: []string{`annals_store_answer_age_seconds{` + of + `op="get"} 31x200`}, good: []string{`annals_store_answer_age_seconds{` + of + `op="get"} 1x200`, `annals_store_answer_age_seconds{` + of + `op="put"} 600x200`}},
+	"AnnalsTracesLost":     {bad: []string{`annals_traces_spans_total{` + of + `result="dropped"} 0+1x200`}, good: []string{`annals_traces_spans_total{` + of + `result="dropped"} 7x200`, `annals_traces_spans_total{` + of + `result="exported"} 0+100x200`}},
 	"AnnalsStoreFails":     ofStore("unavailable", "canceled"),
 	"AnnalsStoreThrottles": {bad: []string{`annals_store_http_requests_total{` + of + `operation="PutObject",answer="throttled"} 0+100x200`}, good: []string{`annals_store_http_requests_total{` + of + `operation="PutObject",answer="throttled"} 0+30x200`, `annals_store_http_requests_total{` + of + `operation="PutObject",answer="ok"} 0+6000x200`}},
 	"AnnalsPutsSlow": {
