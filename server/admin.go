@@ -81,11 +81,13 @@ func (a *Admin) Close() {
 // ServeHTTP implements http.Handler.
 func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.EscapedPath()
+	control := http.NewResponseController(w)
+	boundUnread(control, r, drainTimeout)
 	if a.debug != nil && strings.HasPrefix(path, debugPath) {
 		a.debug.ServeHTTP(w, r)
 		return
 	}
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(metricsTimeout)) // not supported in tests without a connection
+	_ = control.SetWriteDeadline(time.Now().Add(metricsTimeout)) // not supported in tests without a connection
 	s := a.server.Load()
 	switch {
 	case path != healthyPath && path != readyPath && path != metricsPath:

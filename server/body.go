@@ -62,7 +62,7 @@ func (x *exchange) readBodyUpTo(limit int64) ([]byte, error) {
 		}
 		switch {
 		case err == io.EOF:
-			return body, nil
+			return body, x.over() // a removed token must not go on for as long as a body may take
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil, &apiError{status: http.StatusRequestTimeout, message: "the body did not arrive in time", closes: true}
 		case err != nil && x.r.Context().Err() != nil:
@@ -85,6 +85,15 @@ func drainBody(control *http.ResponseController, r *http.Request, timeout time.D
 	}
 	_ = control.SetReadDeadline(time.Now().Add(timeout)) // not supported in tests without a connection
 	_, _ = io.CopyN(io.Discard, r.Body, drainBytes)      // however it ends, the connection is closed
+}
+
+// boundUnread bounds how long the body of a request is waited for that nobody reads. net/http reads up to freeBody of it
+// before it sends the answer: without an end whoever has no token could hold connections for ever. readBody gives
+// those that are read their own time.
+func boundUnread(control *http.ResponseController, r *http.Request, timeout time.Duration) {
+	if r.ContentLength != 0 {
+		_ = control.SetReadDeadline(time.Now().Add(timeout)) // not supported in tests without a connection
+	}
 }
 
 func tooLarge(limit int64) error {

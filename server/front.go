@@ -138,6 +138,7 @@ const freeBody = 256 << 10
 func opening(w http.ResponseWriter, r *http.Request) {
 	control := http.NewResponseController(w)
 	_ = control.SetWriteDeadline(time.Now().Add(pieceTimeout)) // not supported in tests without a connection
+	boundUnread(control, r, drainTimeout)
 	path := r.URL.EscapedPath()
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		switch path {

@@ -1,9 +1,6 @@
 package server
 
-import (
-	"net/http"
-	"time"
-)
+import "net/http"
 
 // refuse counts and logs a 401 or 403, and says what the client has to send.
 func (x *exchange) refuse(e *apiError) {
@@ -11,9 +8,6 @@ func (x *exchange) refuse(e *apiError) {
 	if e.status == http.StatusUnauthorized {
 		x.w.Header().Set("WWW-Authenticate", "Bearer")
 	}
-	// net/http reads a body of 256 KiB before it answers, and leaves a larger one unread. It
-	// must not wait for it.
-	_ = x.control.SetReadDeadline(time.Now().Add(x.s.drainTimeout)) // not supported in tests without a connection
 	x.logRefusal(e.refused)
 }
 

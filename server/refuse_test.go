@@ -95,17 +95,106 @@ func TestBodiesOfRefusedRequestsAreNotRead(t *testing.T) {
 	})
 }
 
-// A body that does not come keeps no refusal, and no connection.
-func TestRefusalsDoNotWaitForBodies(t *testing.T) {
+// A body that does not come keeps no answer, and no connection: of nobody who needs no token for it, neither.
+func TestNobodyWaitsForBodiesThatNobodyReads(t *testing.T) {
 	r := startWith(t, Options{Tokens: new(bearers).tokens(t)}, func(s *Server) { s.drainTimeout = 10 * time.Millisecond })
-	conn, err := net.Dial("tcp", r.url[len("http://"):])
-	require.NoError(t, err)
-	defer conn.Close()
-	_, err = io.WriteString(conn, "POST "+appendPath+" HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
-	require.NoError(t, err)
-	answer, err := io.ReadAll(conn)
-	require.NoError(t, err)
-	require.Contains(t, string(answer), "HTTP/1.1 401 ")
+	for request, want := range map[string]string{
+		"POST " + appendPath: "401", "POST /elsewhere": "404", "POST " + uiPath: "405", "GET " + uiPath: "200", "GET " + healthyPath: "200",
+	} {
+		conn, err := net.Dial("tcp", r.url[len("http://"):])
+		require.NoError(t, err)
+		defer conn.Close()
+		require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+		_, err = io.WriteString(conn, request+" HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nhalf")
+		require.NoError(t, err)
+		answer, err := io.ReadAll(conn)
+		require.NoError(t, err)
+		require.Contains(t, string(answer), "HTTP/1.1 "+want+" ", request)
+	}
+}
+
+// deadlined is an answer that notes until when the body may arrive.
+type deadlined struct {
+	*httptest.ResponseRecorder
+	read time.Time
+}
+
+func (d *deadlined) SetReadDeadline(at time.Time) error {
+	d.read = at
+	return nil
+}
+
+// The same while the log is opening, and of the admin side.
+func TestBodiesThatNobodyReadsHaveAnEnd(t *testing.T) {
+	debug := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {})
+	for _, h := range []http.Handler{NewFront(FrontOptions{}), NewAdmin(AdminOptions{Debug: debug})} {
+		for _, path := range []string{healthyPath, "/debug/", "/elsewhere"} {
+			d := &deadlined{ResponseRecorder: httptest.NewRecorder()}
+			h.ServeHTTP(d, httptest.NewRequest("GET", path, strings.NewReader("left")))
+			require.WithinDuration(t, time.Now().Add(drainTimeout), d.read, drainTimeout, path)
+			d.read = time.Time{}
+			h.ServeHTTP(d, httptest.NewRequest("GET", path, nil))
+			require.Zero(t, d.read, path)
+		}
+	}
+}
+
+// A stream whose request has a body that nobody needs goes on behind it.
+func TestStreamsOutliveTheirBody(t *testing.T) {
+	overBoth(t, func(t *testing.T, http2 bool) {
+		r := startWith(t, Options{}, func(s *Server) {
+			s.drainTimeout = 20 * time.Millisecond
+			s.following.keepAlive, s.following.interval = s.drainTimeout, 5*time.Millisecond
+		}).speak(http2)
+		o := r.open("GET", scanPath+"?follow=true&key=k", "not needed", "Accept", "text/event-stream")
+		for range 3 { // each a drainTimeout later
+			require.True(t, strings.HasPrefix(o.next(), ":"))
+		}
+		r.mustAppend("k", "v")
+		require.Equal(t, event("k", 0, "v"), o.record())
+	})
+}
+
+// A token that is removed while a body arrives appends nothing with it, and sets no cursor.
+func TestBodiesDoNotOutliveTheirToken(t *testing.T) {
+	overBoth(t, func(t *testing.T, http2 bool) {
+		var b bearers
+		b.add("t", auth.Read|auth.Append)
+		for _, c := range []struct{ method, path, body string }{
+			{"POST", appendPath, `{"records":[{"key":"k","value":"v"}]}`},
+			{"PUT", cursorsPath + "/c", `{"cursors":[{"key":"k","nextSequence":0}]}`},
+			{"POST", followPath, `{"streams":[{"key":"k"}]}`},
+		} {
+			tokens := b.tokens(t)
+			r := startWith(t, Options{Tokens: tokens}, func(*Server) {}).speak(http2)
+			body, arriving := io.Pipe()
+			req, err := http.NewRequestWithContext(t.Context(), c.method, r.url+c.path, body)
+			require.NoError(t, err)
+			req.Header.Set(b.header("t")[0], b.header("t")[1])
+			answers := make(chan answer)
+			go func() {
+				resp, err := r.client.Do(req)
+				if err != nil {
+					answers <- answer{body: err.Error()}
+					return
+				}
+				defer resp.Body.Close()
+				text, _ := io.ReadAll(resp.Body)
+				answers <- answer{status: resp.StatusCode, body: string(text)}
+			}()
+			_, err = io.WriteString(arriving, c.body[:4])
+			require.NoError(t, err)
+			require.Eventually(t, func() bool { return r.bodies.used() > 0 }, patience, time.Millisecond)
+			require.NoError(t, tokens.Replace(nil))
+			_, err = io.WriteString(arriving, c.body[4:])
+			require.NoError(t, err)
+			require.NoError(t, arriving.Close())
+			got := soon(t, answers)
+			require.Equal(t, 401, got.status, got.body)
+			require.Contains(t, got.body, "the token is not known")
+			require.Zero(t, r.db.Frontier())
+		}
+	})
 }
 
 // Streams and long polls end when their token is removed; those of others stay.

@@ -200,6 +200,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 	// A deadline that an earlier request of this connection set is over.
 	_ = x.control.SetWriteDeadline(time.Time{}) // not supported in tests without a connection
+	boundUnread(x.control, r, s.drainTimeout)
 	rt, err := s.route(x)
 	if err == nil {
 		err = s.handle(x, rt)

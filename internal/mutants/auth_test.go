@@ -156,4 +156,18 @@ var authMutants = []mutant{
 		new:  "if err != nil || l.conns.open.Load() >= 0 {",
 		pkg:  "server", run: "TestConnectionsAreBounded",
 	},
+	{
+		name: "auth: whoever has no token holds a connection by a body that does not come",
+		file: "server/server.go",
+		old:  "\tboundUnread(x.control, r, s.drainTimeout)\n",
+		new:  "",
+		pkg:  "server", run: "TestNobodyWaitsForBodiesThatNobodyReads",
+	},
+	{
+		name: "auth: an upload outlives its token",
+		file: "server/body.go",
+		old:  "return body, x.over()",
+		new:  "return body, nil",
+		pkg:  "server", run: "TestBodiesDoNotOutliveTheirToken",
+	},
 }
