@@ -250,8 +250,8 @@ func (ts *tables) readSized(ctx context.Context, name string, off, n int64) (obj
 // note tells of a read that the store failed. That an object is missing or damaged is for the reader to say.
 func (ts *tables) note(name string, err error) {
 	if ts.unreadable != nil && (objstore.Lasting(err) || errors.Is(err, objstore.ErrUnavailable)) {
-		ts.refused.Store(&name)
 		ts.unreadable.note(err)
+		ts.refused.Store(&name) // after the note: tryAgain, which ends the trouble, must find it as long as that lasts
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -78,8 +79,8 @@ func (c *compactor) note(change func(*CompactionCounters)) {
 	change(&c.counts)
 }
 
-// run works until ctx ends.
-func (c *compactor) run(ctx context.Context) {
+// run works until ctx ends, and returns nil; or until another log is in the place of this one.
+func (c *compactor) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		epoch, err := c.standBy(ctx)
 		if err == nil {
@@ -91,14 +92,19 @@ func (c *compactor) run(ctx context.Context) {
 			c.release(ctx, epoch)
 		}
 		if err != nil && ctx.Err() == nil {
-			if errors.Is(err, manifest.ErrFenced) {
+			switch {
+			case errors.Is(err, manifest.ErrOtherLog):
+				return err
+			case errors.Is(err, manifest.ErrFenced):
 				c.log.Warn("compaction paused", "error", err) // another process has it now
-			} else {
+				c.fails.note(nil)                             // and tells what fails
+			default:
 				c.fails.note(err)
 			}
 			_ = c.env.Sleep(ctx, watchEvery) // its error is ctx's
 		}
 	}
+	return nil
 }
 
 // release lets another compactor begin at once. If it fails, the others wait for takeOverAfter.
@@ -134,6 +140,9 @@ func (c *compactor) standBy(ctx context.Context) (uint64, error) {
 		}
 		epoch, beat := s.GetCompactor().GetEpoch(), s.GetCompactorBeat()
 		if !known || epoch != seen.epoch || beat != seen.beat {
+			if known && beat != 0 {
+				c.fails.note(nil) // another compactor is at work
+			}
 			known, seen.epoch, seen.beat = true, epoch, beat
 			since = c.env.Elapsed()
 		}
@@ -256,8 +265,10 @@ func groupInputs(job compaction.Job) (last []uint32) {
 func (c *compactor) next(s *manifest.State, aside setAside) (compaction.Job, bool) {
 	jobs := compaction.Plan(s, c.limits)
 	c.note(func(n *CompactionCounters) { n.Planned, n.Debt = len(jobs), debtOf(jobs) })
-	if len(jobs) == 0 {
-		clear(aside.failed)
+	maps.DeleteFunc(aside.failed, func(first uint32, _ jobFailure) bool { // dropped, or done by another job
+		return !slices.ContainsFunc(jobs, func(j compaction.Job) bool { return j.First == first })
+	})
+	if len(aside.failed) == 0 {
 		c.fails.note(nil)
 	}
 	for _, j := range jobs {
@@ -394,7 +405,7 @@ type CompactOptions struct {
 // Compact runs a compactor without a writer, until ctx ends: another process, or
 // another machine, that needs only the store. Any number may run; one works, the
 // others stand by. It returns nil when ctx ends, and an error when the log cannot be
-// opened.
+// opened, or when another log is in its place (manifest.ErrOtherLog).
 func Compact(ctx context.Context, store objstore.Store, o CompactOptions) error {
 	full := Options{
 		SegmentBytes: o.SegmentBytes, TableBytes: o.TableBytes, BlockBytes: o.BlockBytes,
@@ -420,7 +431,9 @@ func Compact(ctx context.Context, store objstore.Store, o CompactOptions) error 
 		store: store, env: full.Env, tracer: o.Tracer, log: full.Logger, commits: commits, limits: full.compactionLimits(), refresh: true,
 		fails: &troubles[NotCompacting],
 	}
-	c.run(ctx)
+	if err := c.run(ctx); err != nil {
+		return fmt.Errorf("compact %s: %w", store, err)
+	}
 	return nil
 }
 

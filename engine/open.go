@@ -173,7 +173,7 @@ func (db *DB) work() {
 		stopped := make(chan struct{})
 		db.spawn("compact", func() {
 			defer close(stopped)
-			db.compactor.run(compacting)
+			_ = db.compactor.run(compacting) // what ends it early is for pollLoop to find
 		})
 		db.stopCompactor = func() <-chan struct{} {
 			stop()

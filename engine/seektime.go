@@ -28,7 +28,7 @@ func (c *core) SeekTime(ctx context.Context, t time.Time) (uint64, error) {
 // atOrAfter returns the lowest timestamp that is not before t.
 func atOrAfter(t time.Time) int64 {
 	ms := t.UnixMilli()
-	if t.UnixNano()%1e6 != 0 {
+	if t.Nanosecond()%1e6 != 0 { // UnixNano holds 292 years only
 		ms++ // within a millisecond: its start is before t
 	}
 	return ms

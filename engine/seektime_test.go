@@ -99,3 +99,13 @@ func TestSeekTimeStaysWithinTheFrontier(t *testing.T) {
 		r.rule(nil)
 	})
 }
+
+// A time within a millisecond is behind its start, in whatever year.
+func TestAtOrAfter(t *testing.T) {
+	for _, ms := range []int64{-1, 0, 1, 1_700_000_000_000, 253_402_300_799_999} {
+		at := time.UnixMilli(ms)
+		require.Equal(t, ms, atOrAfter(at))
+		require.Equal(t, ms+1, atOrAfter(at.Add(1)))
+		require.Equal(t, ms, atOrAfter(at.Add(-1)))
+	}
+}

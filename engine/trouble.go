@@ -40,8 +40,8 @@ var troubleKinds = [NumTroubleKinds]struct {
 	stops    bool
 	patience time.Duration
 }{
-	NotDurable:       {name: "wal_write", says: "records cannot be made durable", stops: true, patience: readyWithin},
-	HeadUnreadable:   {name: "head_read", says: "the log's head cannot be read"}, // Ready knows more of it
+	NotDurable:       {name: "wal_write", says: "records cannot be made durable", stops: true}, // walTrouble is patient
+	HeadUnreadable:   {name: "head_read", says: "the log's head cannot be read"},               // Ready knows more of it
 	HeadUnwritable:   {name: "head_write", says: "the log's head cannot be written", stops: true, patience: longTrouble},
 	TablesUnwritable: {name: "table_write", says: "tables cannot be written", stops: true, patience: longTrouble},
 	TablesUnreadable: {name: "table_read", says: "tables cannot be read", stops: true, patience: longTrouble},

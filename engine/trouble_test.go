@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/annalsdb/annals/manifest"
 	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/objstore/fault"
 )
@@ -102,6 +103,7 @@ var badDays = []badDay{
 	{"disk of the store full", fault.Put, "", objstore.ErrFull, appendsInVain, 0, NotDurable, false},
 	{"throttled", 0, "", objstore.ErrUnavailable, appendsInVain, 7 * time.Second, NotDurable, false},
 	{"WAL denied", fault.Put, "/wal/", objstore.ErrDenied, appendsInVain, 0, NotDurable, false},
+	{"WAL throttled", fault.Put, "/wal/", objstore.ErrUnavailable, appendsInVain, walLate - 2*time.Second, NotDurable, false},
 	{"tables denied", fault.Put, "/sst/", objstore.ErrDenied, appendsAndFlushes, 0, TablesUnwritable, false},
 	{"tables throttled", fault.Put, "/sst/", objstore.ErrUnavailable, appendsAndFlushes, 20 * time.Second, TablesUnwritable, true},
 	{"tables throttled for long", fault.Put, "/sst/", objstore.ErrUnavailable, appendsAndFlushes, longTrouble, TablesUnwritable, false},
@@ -400,5 +402,127 @@ func TestCompactorOfItsOwnTellsTrouble(t *testing.T) {
 		require.Equal(t, 1, logged.count(HeadUnwritable.Says()+": over"))
 		stop()
 		require.NoError(t, <-ended)
+	})
+}
+
+// Of a compactor that another one has replaced nothing fails any more, whatever did before.
+func TestCompactionTroubleEndsWithTheEpoch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := simulatedOptions()
+		store, deny := putsDenied("/c0")
+		deny(true)
+		db := openTest(t, store, o)
+		for range 2 {
+			mustAppend(t, db, record("k", "a"))
+			require.NoError(t, db.Flush(t.Context()))
+		}
+		db.mu.Lock()
+		db.rotate(true)
+		db.mu.Unlock()
+		elapse(10 * time.Second)
+		require.True(t, shows(db.Status().Troubles, NotCompacting))
+		taken, err := db.committer.Commit(t.Context(), manifest.OpenCompactor(db.Head().GetCompactor().GetEpoch(), newOwner(db.env)))
+		require.NoError(t, err)
+		elapse(2 * watchEvery)
+		require.Empty(t, db.Status().Troubles)
+
+		// It stands by, and cannot tell what fails the other one.
+		db.troubles[NotCompacting].note(objstore.ErrUnavailable) // of a look before
+		epoch := taken.State.GetCompactor().GetEpoch()
+		for beat := range 3 {
+			_, err := db.committer.Commit(t.Context(), manifest.Beat(epoch, uint64(beat+2)))
+			require.NoError(t, err)
+			elapse(2 * watchEvery)
+		}
+		require.Empty(t, db.Status().Troubles)
+	})
+}
+
+// A job that failed is of no interest once its segment was dropped, however much else there is to do.
+func TestCompactionTroubleEndsWithTheJob(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := simulatedOptions()
+		o.DisableCompaction = true
+		db := openTest(t, newStore(), o)
+		for range 2 {
+			mustAppend(t, db, record("k", "a"))
+			require.NoError(t, db.Flush(t.Context()))
+		}
+		db.mu.Lock()
+		db.rotate(true)
+		db.mu.Unlock()
+		elapse(time.Second)
+		c := &compactor{env: db.env, limits: db.opts.compactionLimits(), fails: &db.troubles[NotCompacting]}
+		aside := newSetAside()
+		later := jobFailure{times: 1, until: db.env.Elapsed() + time.Hour}
+		job, ok := c.next(db.Head(), aside)
+		require.True(t, ok)
+		aside.failed[job.First], aside.failed[job.First+7] = later, later
+		c.fails.note(objstore.ErrUnavailable)
+		_, ok = c.next(db.Head(), aside)
+		require.False(t, ok)
+		require.Equal(t, map[uint32]jobFailure{job.First: later}, aside.failed)
+		require.True(t, shows(db.Status().Troubles, NotCompacting), "one is still to be done")
+		delete(aside.failed, job.First)
+		aside.failed[job.First+7] = later
+		_, ok = c.next(db.Head(), aside)
+		require.True(t, ok)
+		require.Empty(t, db.Status().Troubles)
+	})
+}
+
+// A table that can be read again just when it is told that it could not does not leave a trouble for ever.
+func TestTableTroubleEndsWhateverOvertakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := bubbleEnv()
+		var ts *tables
+		again := func() { ts.tryAgain(t.Context(), func(_ string, f func()) { f() }) }
+		overtaken := false
+		elapsed := env.Elapsed
+		env.Elapsed = func() time.Duration {
+			if !overtaken {
+				overtaken = true
+				again() // before the trouble has begun
+			}
+			return elapsed()
+		}
+		store := newStore()
+		_, err := store.Put(t.Context(), "x", []byte("x"), objstore.PutOptions{})
+		require.NoError(t, err)
+		troubles := newTroubles(slog.New(slog.DiscardHandler), env)
+		ts = &tables{store: store, env: env, unreadable: &troubles[TablesUnreadable]}
+		ts.note("x", objstore.ErrDenied)
+		require.True(t, overtaken)
+		require.Error(t, troubles.stops())
+		again()
+		require.NoError(t, troubles.stops())
+	})
+}
+
+// A compactor without a writer ends when another log takes the place of its own.
+func TestCompactorOfItsOwnEndsWithItsLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := simulatedOptions()
+		o.DisableCompaction = true
+		store := newStore()
+		db := openTest(t, store, o)
+		mustAppend(t, db, record("k", "a"))
+		require.NoError(t, db.Close(t.Context()))
+		ended := make(chan error, 1)
+		go func() { ended <- Compact(t.Context(), store, CompactOptions{Env: o.Env}) }()
+		elapse(time.Second)
+		page, err := store.List(t.Context(), "", "", 1000)
+		require.NoError(t, err)
+		for _, obj := range page.Entries {
+			require.NoError(t, store.Delete(t.Context(), []string{obj.Name}))
+		}
+		openTest(t, store, o)
+		elapse(time.Minute)
+		select {
+		case err := <-ended:
+			require.ErrorIs(t, err, manifest.ErrOtherLog)
+		default:
+			t.Fatal("it goes on")
+		}
 	})
 }
