@@ -76,7 +76,7 @@ func (o *Options) tokenSource() (func() (string, error), error) {
 		return o.TokenSource, nil
 	}
 	if o.TokenSource != nil {
-		return nil, errors.New("Token and TokenSource exclude each other")
+		return nil, errors.New("the options Token and TokenSource exclude each other")
 	}
 	token := o.Token
 	return func() (string, error) { return token, nil }, checkToken(token)

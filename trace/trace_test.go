@@ -19,12 +19,15 @@ type list struct {
 	deaf bool // it wants to know nothing
 }
 
+// listKey is under which a list keeps the operation under way, by its name.
+type listKey string
+
 func (l *list) Begin(ctx context.Context, op Op) (context.Context, Recorder) {
-	l.note("begin %v in %v", op, ctx.Value(l.name))
+	l.note("begin %v in %v", op, ctx.Value(listKey(l.name)))
 	if l.deaf {
 		return ctx, nil
 	}
-	return context.WithValue(ctx, l.name, op), l
+	return context.WithValue(ctx, listKey(l.name), op), l
 }
 
 func (l *list) note(format string, args ...any) {
