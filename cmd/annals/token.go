@@ -1,12 +1,9 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -217,48 +214,4 @@ func writeFailure(err error) error {
 		return failf("write: %w", err)
 	}
 	return nil
-}
-
-// addToFile adds an entry to a token file. A server that reads it meanwhile sees the old one or the new one, whole.
-func addToFile(name string, e auth.Entry) error {
-	if target, err := filepath.EvalSymlinks(name); err == nil {
-		name = target // the link stays
-	}
-	mode := fs.FileMode(0o600)
-	old, err := os.ReadFile(name)
-	switch {
-	case err == nil:
-		info, err := os.Stat(name)
-		if err != nil {
-			return err
-		}
-		mode = info.Mode().Perm() // whoever may read it goes on
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
-	}
-	text, err := auth.Add(old, e)
-	if err != nil {
-		return err
-	}
-	return replaceFile(name, text, mode)
-}
-
-// replaceFile puts a file with this text in the place of another, if there is one.
-func replaceFile(name string, text []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // where it was renamed there is none of this name
-	_, err = f.Write(text)
-	if err == nil {
-		err = f.Chmod(mode)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
 }

@@ -3,9 +3,11 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,6 +71,44 @@ func TestTokenNew(t *testing.T) {
 	require.Equal(t, []string{"mailer", "read,append"}, strings.Fields(lines[1])[:2])
 	require.Contains(t, lines[1], "user/42/ b64:/w==")
 	require.Contains(t, lines[2], "2099-01-30T23:00:00Z  all keys")
+}
+
+// Tokens that are made at the same time are all in the file.
+func TestTokensOfOneMoment(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "tokens.yaml")
+	const makers = 20
+	statuses := make(chan int)
+	for i := range makers {
+		go func() {
+			status, _, _ := runIn("token", "new", "--file", file, "--name", fmt.Sprintf("t%d", i), "--scopes", "read")
+			statuses <- status
+		}()
+	}
+	for range makers {
+		require.Equal(t, exitOK, <-statuses)
+	}
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	entries, err := auth.Parse(text)
+	require.NoError(t, err)
+	require.Len(t, entries, makers)
+}
+
+// The server reads the file as one of its group: root, who adds a token, leaves it that.
+func TestTokenNewKeepsOwnerAndGroup(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root gives files away")
+	}
+	file := filepath.Join(t.TempDir(), "tokens.yaml")
+	newTokenOf(t, "--file", file, "--name", "a", "--scopes", "read")
+	require.NoError(t, os.Chown(file, 12, 34))
+	require.NoError(t, os.Chmod(file, 0o640))
+	newTokenOf(t, "--file", file, "--name", "b", "--scopes", "read")
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o640), info.Mode())
+	stat := info.Sys().(*syscall.Stat_t)
+	require.Equal(t, [2]uint32{12, 34}, [2]uint32{stat.Uid, stat.Gid})
 }
 
 func TestTokenNewWithoutFile(t *testing.T) {
