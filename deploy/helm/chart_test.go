@@ -151,6 +151,7 @@ func TestConfigOfValues(t *testing.T) {
 		"tokens": "/etc/annals/tokens/tokens.yaml", "tls-cert": "/etc/annals/tls/tls.crt", "tls-key": "/etc/annals/tls/tls.key", "tls-client-ca": "/etc/annals/tls/ca.crt",
 		"disk-cache": "/var/cache/annals", "disk-cache-bytes": "40GiB", "on-fence": "stay", "compaction": "off",
 		"log-level": "warn", "log-format": "json", "max-followers": float64(100), "retention": "7d", "segment-bytes": "1GiB",
+		"replicas": "https://events-low:9000", "replicas-ca": "/etc/annals/tls/ca.crt",
 	}, config("events-writer"))
 	low := config("events-low")
 	require.Equal(t, true, low["replica"])
@@ -389,6 +390,7 @@ func sameNames(t *testing.T, path string, schema, values map[string]any) {
 // The notes show the policies with the bucket and prefix of the release, as JSON that can be taken over.
 func TestNotesShowPolicies(t *testing.T) {
 	notes := render(t, valuesOf(t, "everything.yaml")).notes
+	require.Contains(t, notes, "https://localhost:8080/ui")
 	for _, part := range []string{"writer", "replica", "compactor"} {
 		policy, err := os.ReadFile("../iam/" + part + ".json")
 		require.NoError(t, err)

@@ -44,6 +44,8 @@ func TestTokens(t *testing.T) {
 	require.True(t, eval[bool](b, "document.getElementById('log').hidden && document.getElementById('now').hidden"))
 	give(auth.Generate())
 	b.waitText("token-why", "The server does not take this token")
+	give("annals_€") // which no header can hold
+	b.waitText("token-why", "This is no token")
 	give("not a token at all")
 	b.waitText("token-why", "The server does not take this token")
 

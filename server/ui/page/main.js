@@ -44,7 +44,9 @@ function start() {
 	});
 	$('token-form').addEventListener('submit', (event) => {
 		event.preventDefault();
-		token.set($('token-value').value.trim());
+		const value = $('token-value').value.trim();
+		if (!/^[ -~]*$/.test(value)) return say($('token-why'), 'This is no token: it has characters that no token has.');
+		token.set(value);
 		$('main').focus();
 	});
 	$('forget').addEventListener('click', () => {
