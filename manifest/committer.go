@@ -210,10 +210,11 @@ func (c *Committer) gaveUp(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// failed takes what the store said to a commit, which is tried again. That somebody else was first is no trouble.
+// failed takes what the store said to a commit, which is tried again. That somebody else was first is no trouble, nor that
+// the Committer is closed.
 func (c *Committer) failed(err error) {
 	c.lastErr.Store(&err)
-	if !errors.Is(err, objstore.ErrPrecondition) && !errors.Is(err, objstore.ErrConflict) {
+	if c.ctx.Err() == nil && !errors.Is(err, objstore.ErrPrecondition) && !errors.Is(err, objstore.ErrConflict) {
 		c.trouble(err)
 	}
 }
@@ -469,11 +470,14 @@ func (c *Committer) send(ctx context.Context, at *Snapshot, next *State, batch [
 			p.sentETags = append(p.sentETags, at.ETag)
 		}
 	}
-	ctx, end := c.bound(ctx)
+	call, end := c.bound(ctx)
 	defer end()
 	sent := c.opts.Env.Elapsed()
-	res, err := c.opts.Store.Put(ctx, c.name, EncodeState(next), objstore.PutOptions{IfMatch: at.ETag, SinglePart: true})
+	res, err := c.opts.Store.Put(call, c.name, EncodeState(next), objstore.PutOptions{IfMatch: at.ETag, SinglePart: true})
 	if err != nil {
+		if ctx.Err() == nil && call.Err() != nil {
+			err = fmt.Errorf("no answer within %v: %w", callTimeout, err)
+		}
 		return nil, fmt.Errorf("write %s: %w", c.name, err)
 	}
 	return &Snapshot{State: next, ETag: res.ETag, Sent: sent, StoreTime: res.Time}, nil

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/annalsdb/annals/objstore"
 	"github.com/annalsdb/annals/objstore/fault"
 )
 
@@ -339,6 +340,55 @@ func TestCloseEndsWhatIsQueuedAndUnderWay(t *testing.T) {
 		snap, err := c.Refresh(t.Context())
 		require.NoError(t, err, "a reader may go on")
 		require.Equal(t, start.State.SeqLimit+1, snap.State.SeqLimit)
+	})
+}
+
+// A write without an answer is trouble, and says so; that another writer was first, or that the Committer is closed, is none.
+func TestWhatIsTrouble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := testEnv(1)
+		inner, _ := newLog(t, env)
+		start := openWriter(t, inner, env, 1)
+		var told []error
+		var plan fault.Plan
+		c := NewCommitter(CommitterOptions{
+			Store: fault.New(inner, func(_ context.Context, op fault.Op) fault.Plan {
+				if op.Kind == fault.Put {
+					return plan
+				}
+				return fault.Plan{}
+			}),
+			Env: env, Start: start, OnTrouble: func(err error) {
+				if err != nil {
+					told = append(told, err)
+				}
+			},
+		})
+		overtaken := load(t, inner, env)
+		overtaken.State.Version++
+		overtaken.State.CommitId = id16(7)
+		_, err := inner.Put(t.Context(), c.name, EncodeState(overtaken.State), objstore.PutOptions{IfMatch: overtaken.ETag})
+		require.NoError(t, err)
+		_, err = c.Commit(t.Context(), raise(start, 5))
+		require.NoError(t, err)
+		require.Empty(t, told)
+
+		plan = fault.Plan{Before: func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		done := make(chan error, 1)
+		go func() {
+			_, err := c.Commit(context.Background(), raise(start, 6))
+			done <- err
+		}()
+		time.Sleep(callTimeout + time.Second)
+		synctest.Wait()
+		require.Len(t, told, 1)
+		require.ErrorContains(t, told[0], "no answer within")
+		c.Close()
+		require.ErrorIs(t, <-done, ErrClosed)
+		require.Len(t, told, 1)
 	})
 }
 
