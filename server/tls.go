@@ -1,9 +1,11 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -53,6 +55,8 @@ func (t *TLS) use(f TLSFiles, contents [][]byte) error {
 	pair, err := tls.X509KeyPair(contents[0], contents[1])
 	if err != nil {
 		errs = append(errs, fmt.Errorf("%s and %s: %w", f.Cert, f.Key, err))
+	} else if _, err := certificatesIn(contents[0]); err != nil { // of the chain, too
+		errs = append(errs, fmt.Errorf("%s: %w", f.Cert, err))
 	} else {
 		c.Certificates = []tls.Certificate{pair}
 		if expires = pair.Leaf.NotAfter; !time.Now().Before(expires) {
@@ -63,8 +67,12 @@ func (t *TLS) use(f TLSFiles, contents [][]byte) error {
 		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
 		// A session is not resumed past a change of the authorities.
 		c.SessionTicketsDisabled = true
-		if !c.ClientCAs.AppendCertsFromPEM(contents[2]) {
-			errs = append(errs, fmt.Errorf("%s: there is no certificate in it", f.ClientCA))
+		authorities, err := certificatesIn(contents[2])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", f.ClientCA, err))
+		}
+		for _, one := range authorities {
+			c.ClientCAs.AddCert(one)
 		}
 	}
 	if len(errs) > 0 {
@@ -73,6 +81,35 @@ func (t *TLS) use(f TLSFiles, contents [][]byte) error {
 	t.current.Store(c)
 	t.expires.Store(expires.Unix())
 	return nil
+}
+
+// certificatesIn returns all certificates of a PEM file. What is half written or damaged is an error, where crypto/x509 and
+// encoding/pem leave it out: whoever it vouches for would be locked out in silence.
+func certificatesIn(text []byte) (list []*x509.Certificate, err error) {
+	begun := bytes.Count(append([]byte("\n"), text...), []byte("\n-----BEGIN "))
+	blocks := 0
+	for {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			break
+		}
+		blocks++
+		if block.Type != "CERTIFICATE" {
+			continue // a key may be there too
+		}
+		one, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %d: %w", len(list)+1, err)
+		}
+		list = append(list, one)
+	}
+	switch {
+	case blocks != begun:
+		return nil, fmt.Errorf("%d PEM blocks begin in it and %d are whole: it is damaged, or not all of it is written", begun, blocks)
+	case len(list) == 0:
+		return nil, errors.New("there is no certificate in it")
+	}
+	return list, nil
 }
 
 // Config is for FrontOptions.TLS, or any other server: each new connection gets what is in force then. TLS 1.2

@@ -242,6 +242,7 @@ func TestCertificatesAreReplaced(t *testing.T) {
 		"another's key":  func() { _, key := f.ca.issue(4, f.ends); require.NoError(t, os.WriteFile(f.Key, key, 0o600)) },
 		"no certificate": func() { require.NoError(t, os.WriteFile(f.Cert, nil, 0o600)) },
 		"not there":      func() { require.NoError(t, os.Remove(f.Cert)) },
+		"half a chain":   func() { appendTo(t, f.Cert, f.ca.pem[:len(f.ca.pem)/2]) },
 	} {
 		f.renew(9, f.ends)
 		spoil()
@@ -253,6 +254,34 @@ func TestCertificatesAreReplaced(t *testing.T) {
 	opened.Reload(discard)
 	require.False(t, opened.ReloadFailing())
 	require.EqualValues(t, 5, serial())
+}
+
+func appendTo(t *testing.T, name string, text []byte) {
+	old, err := os.ReadFile(name)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(name, append(old, text...), 0o600))
+}
+
+// Authorities of which one is half written or damaged are not taken up without it: its clients would be locked out.
+func TestAuthoritiesAreTakenUpWhole(t *testing.T) {
+	f := newCertFiles(t)
+	f.ClientCA = f.Cert + ".clients"
+	both := []*authority{newAuthority(t, "one"), newAuthority(t, "two")}
+	one, two := both[0].pem, both[1].pem
+	whole := append([]byte("of tenants:\n"), append(one, two...)...)
+	require.NoError(t, os.WriteFile(f.ClientCA, whole, 0o600))
+	opened := f.open()
+	inForce := opened.current.Load()
+	pool := both[0].pool()
+	pool.AddCert(both[1].cert)
+	require.True(t, inForce.ClientCAs.Equal(pool))
+	damaged := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("damaged")})
+	for name, text := range map[string][]byte{"half": whole[:len(whole)-len(two)/2], "none of the second": whole[:len(whole)-len(two)+30], "damaged": append(one, damaged...)} {
+		require.NoError(t, os.WriteFile(f.ClientCA, text, 0o600))
+		opened.Reload(slog.New(slog.DiscardHandler))
+		require.True(t, opened.ReloadFailing(), name)
+		require.Same(t, inForce, opened.current.Load(), name)
+	}
 }
 
 func TestTLSFilesTellAllFaults(t *testing.T) {
