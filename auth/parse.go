@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -86,11 +87,16 @@ type parser struct {
 	faults    []fault
 }
 
+// fault notes a fault. Faults are logged, so they hide what may be a token, or the beginning of one, in a wrong place.
 func (p *parser) fault(n *yaml.Node, format string, args ...any) {
 	if len(p.faults) < maxFaults {
-		p.faults = append(p.faults, fault{n.Line, fmt.Sprintf(format, args...)})
+		what := secretBegins.ReplaceAllString(fmt.Sprintf(format, args...), SecretPrefix+"HIDDEN")
+		p.faults = append(p.faults, fault{n.Line, what})
 	}
 }
+
+// secretBegins matches what of a secret is more than a log may have (Hash.Short).
+var secretBegins = regexp.MustCompile("(?i)" + SecretPrefix + "[0-9a-f]{9,}")
 
 // fields reads each field of a mapping by the function of its name, and returns the names of those
 // that had faults. It is nil where the node is no mapping.

@@ -42,6 +42,24 @@ tokens:
 	require.Empty(t, entries)
 }
 
+// A token that somebody put into the file, wherever, is in no fault: those are logged.
+func TestFaultsHideSecrets(t *testing.T) {
+	secret := Generate()
+	_, err := Parse([]byte(strings.ReplaceAll(`tokens:
+  - name: SECRET
+    hash: SECRET
+    scopes: [SECRET]
+    prefixes_b64: ["SECRET*"]
+    expires: SECRET
+    SECRET: x
+  - name: x SECRET
+SECRET: x
+`, "SECRET", secret)))
+	require.ErrorContains(t, err, `"annals_HIDDEN" is not a scope`)
+	require.GreaterOrEqual(t, strings.Count(err.Error(), "annals_HIDDEN"), 6)
+	require.NotContains(t, err.Error(), secret[:len(SecretPrefix)+9])
+}
+
 // All faults are told at once, each with its line.
 func TestParseTellsAllFaults(t *testing.T) {
 	_, err := Parse([]byte(`tokens:
