@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -28,10 +29,12 @@ const (
 // connections the Front has, until it is closed: a shutdown can be watched. All methods may be called from any
 // goroutine.
 type Admin struct {
-	http   *http.Server
-	debug  http.Handler
-	server atomic.Pointer[Server] // nil while the log is opening
-	conns  connections
+	http  *http.Server
+	debug http.Handler
+	// hostname is this machine's; "" if it is not known.
+	hostname string
+	server   atomic.Pointer[Server] // nil while the log is opening
+	conns    connections
 }
 
 // AdminOptions are the options of NewAdmin.
@@ -49,6 +52,7 @@ func NewAdmin(o AdminOptions) *Admin {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	a := &Admin{debug: o.Debug}
+	a.hostname, _ = os.Hostname()
 	a.conns.limit = maxAdminConnections
 	a.conns.refusals = &boundedLog{log: o.Logger, level: slog.LevelWarn,
 		says: "admin connection refused: there are too many", more: "more admin connections were refused than are logged"}
@@ -83,6 +87,10 @@ func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path := r.URL.EscapedPath()
 	control := http.NewResponseController(w)
 	boundUnread(control, r, drainTimeout)
+	if why := a.strange(r, path); why != "" {
+		adminFailure(w, http.StatusForbidden, why)
+		return
+	}
 	if a.debug != nil && strings.HasPrefix(path, debugPath) {
 		a.debug.ServeHTTP(w, r)
 		return
@@ -111,6 +119,30 @@ func (a *Admin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		reply(w, http.StatusOK, typeText, []byte("OK"))
 	}
+}
+
+// strange returns why a request is not answered that a page of another site had somebody's browser send, or "". There are
+// no tokens here to tell.
+func (a *Admin) strange(r *http.Request, path string) string {
+	local, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	switch {
+	case local != nil && local.IP.IsLoopback() && !a.isCalled(r.Host):
+		// Nobody else reaches loopback, unless by a name that was pointed there for a browser on this machine.
+		return "on loopback the Host must be localhost, an IP address or this machine's name"
+	case strings.HasPrefix(path, debugPath) && r.Header.Get("Sec-Fetch-Site") == "cross-site":
+		return "a page of another site asked for this, which is refused" // it could not read a profile, but start many
+	}
+	return ""
+}
+
+// isCalled reports whether a Host, with a port or without, can only be this machine.
+func (a *Admin) isCalled(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	return host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") || // "": no browser
+		strings.EqualFold(host, a.hostname) || net.ParseIP(host) != nil
 }
 
 func adminFailure(w http.ResponseWriter, status int, message string) {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -125,4 +126,38 @@ func TestLongHeadersAreRefused(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 	})
+}
+
+// On loopback it is not to be reached by a name that another site pointed there, and no page of one starts profiles.
+func TestAdminOfBrowsers(t *testing.T) {
+	_, admin := startAdmin(t, AdminOptions{Debug: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {})})
+	name, err := os.Hostname()
+	require.NoError(t, err)
+	for host, want := range map[string]int{
+		"127.0.0.1:9090": 200, "[::1]:9090": 200, "[::1]": 200, "localhost": 200, "LocalHost:9090": 200, "annals.localhost:9090": 200, name + ":9090": 200,
+		"evil.example:9090": 403, "evil.example": 403, "localhost.evil.example": 403, "127.0.0.1.evil.example": 403, "notlocalhost": 403,
+	} {
+		for _, path := range []string{healthyPath, "/debug/pprof/heap"} {
+			require.Equal(t, want, admin.askAs(host, path), "%s %s", host, path)
+		}
+	}
+	require.Equal(t, 403, admin.get("/debug/pprof/profile", "Sec-Fetch-Site", "cross-site").status)
+	require.Equal(t, 200, admin.get("/debug/pprof/profile", "Sec-Fetch-Site", "none").status, "typed by a user")
+	require.Equal(t, 200, admin.get(healthyPath, "Sec-Fetch-Site", "cross-site").status)
+
+	// Elsewhere names are anybody's.
+	a := NewAdmin(AdminOptions{})
+	require.Equal(t, 200, ask(a, "GET", "http://annals.monitoring.svc:9090"+healthyPath, "").Code)
+}
+
+// askAs asks by a name that leads there.
+func (r *running) askAs(host, path string) int {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), "GET", r.url+path, nil)
+	require.NoError(r.t, err)
+	req.Host = host
+	resp, err := r.client.Do(req)
+	require.NoError(r.t, err)
+	require.NoError(r.t, resp.Body.Close())
+	return resp.StatusCode
 }
