@@ -86,8 +86,17 @@ func (l *SlowLog) Begin(ctx context.Context, op Op) (context.Context, Recorder) 
 		}
 		return ctx, &slowRequest{of: outer, op: op, began: time.Now()}
 	}
+	if op == Request {
+		s := &slowOp{log: l, op: op, outer: outer}
+		return context.WithValue(ctx, slowKey{}, s), s
+	}
 	now := time.Now()
-	s := &slowOp{log: l, op: op, outer: outer, began: now, mark: now}
+	whole := &struct { // one allocation
+		slowOp
+		slowDetails
+	}{slowOp{log: l, op: op, outer: outer, began: now}, slowDetails{mark: now}}
+	s := &whole.slowOp
+	s.slowDetails = &whole.slowDetails
 	return context.WithValue(ctx, slowKey{}, s), s
 }
 
@@ -125,32 +134,43 @@ func (r *slowRequest) End(error) {
 // slowOp is one operation. Until it has ended one goroutine at a time uses it, but for the
 // counts of requests.
 type slowOp struct {
-	log         *SlowLog
-	op          Op
-	outer       *slowOp // it is a part of; nil: of none
-	began, mark time.Time
-	phases      Phases
-	ints        [maxInts]struct {
+	*slowDetails // nil of a Request, which is never slow, and may be a stream that waits for days
+
+	log                *SlowLog
+	op                 Op
+	outer              *slowOp // it is a part of; nil: of none
+	began              time.Time
+	texts              [maxTexts]struct{ name, value string }
+	textCount          int
+	gets, puts, others atomic.Int64 // requests to the store that ended
+	bytes              atomic.Int64 // of them
+	stored             atomic.Int64 // their time together, in nanoseconds
+}
+
+// slowDetails are what is told of an operation itself.
+type slowDetails struct {
+	mark   time.Time
+	phases Phases
+	ints   [maxInts]struct {
 		name  string
 		value int64
 	}
-	texts               [maxTexts]struct{ name, value string }
-	intCount, textCount int
-	keyName             string
-	key                 []byte
-	gets, puts, others  atomic.Int64 // requests to the store that ended
-	bytes               atomic.Int64 // of them
-	stored              atomic.Int64 // their time together, in nanoseconds
+	intCount int
+	keyName  string
+	key      []byte
 }
 
 func (s *slowOp) Phase(name string) {
+	if s.slowDetails == nil {
+		return
+	}
 	now := time.Now()
 	s.phases.Add(name, now.Sub(s.mark))
 	s.mark = now
 }
 
 func (s *slowOp) Int(name string, value int64) {
-	if s.intCount < maxInts {
+	if s.slowDetails != nil && s.intCount < maxInts {
 		s.ints[s.intCount].name, s.ints[s.intCount].value = name, value
 		s.intCount++
 	}
@@ -163,10 +183,14 @@ func (s *slowOp) Text(name, value string) {
 	}
 }
 
-func (s *slowOp) Key(name string, key []byte) { s.keyName, s.key = name, key }
+func (s *slowOp) Key(name string, key []byte) {
+	if s.slowDetails != nil {
+		s.keyName, s.key = name, key
+	}
+}
 
 func (s *slowOp) End(err error) {
-	if s.op == Request {
+	if s.slowDetails == nil {
 		return
 	}
 	took := time.Since(s.began) - s.phases.Of(Caller)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -151,4 +152,16 @@ func BenchmarkSlowLog(b *testing.B) {
 		span.Phase("durable")
 		span.End(nil)
 	}
+}
+
+// A request is told of like any other operation, but a stream that waits holds next to nothing for it.
+func TestSlowRequestIsSmall(t *testing.T) {
+	l, _ := newSlow()
+	_, span := Begin(l, t.Context(), Request)
+	span.Text("endpoint", "follow")
+	span.Phase("read")
+	span.Int("status", 200)
+	span.Key("key", []byte("k"))
+	span.End(nil)
+	require.LessOrEqual(t, unsafe.Sizeof(slowOp{}), uintptr(208))
 }
