@@ -2,6 +2,7 @@ package ui_test
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -133,4 +134,18 @@ func TestDeepValues(t *testing.T) {
 	b.wait("document.querySelector('#records details pre').textContent.length > %d", 2*deep)
 	require.Less(t, eval[int](b, "document.querySelector('#records details pre').textContent.length"), 100*2*deep)
 	require.Zero(t, eval[int](b, "[...document.querySelectorAll('#records details:not([open]) pre')].filter((e) => e.textContent !== '').length"))
+}
+
+// TestTowersOfMarks shows text whose accents would be drawn over all that is above it.
+func TestTowersOfMarks(t *testing.T) {
+	s := serve(t, server.Options{})
+	tower := "e" + strings.Repeat("\u0301", 300)
+	s.append(tower, tower)
+	b := newTab(t, s.origin())
+	b.open("#key=" + url.QueryEscape(tower))
+	b.waitText("stream-note", "1 record")
+	b.waitText("keys-note", "1 key")
+	for _, selector := range []string{"#stream-title", "#key-list a", "#records pre"} {
+		require.NotEqual(t, "visible", eval[string](b, "getComputedStyle(document.querySelector(%s)).overflowY", quoted(selector)), selector)
+	}
 }
