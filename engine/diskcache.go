@@ -57,6 +57,10 @@ type diskCache struct {
 	queued      int64 // bytes of the ranges in queue
 	ended       bool
 	pausedUntil time.Duration // Elapsed() before which nothing is written
+	again       diskJob       // failed before the pause, and is tried after it: whether there is room shows without a read too
+	due         bool          // the pause of again is over
+	pauses      uint64        // counted, so that a timer knows its own
+	stopAgain   func() bool   // of the timer
 	distrusted  map[base.ULID]struct{}
 
 	// Of run only.
@@ -89,19 +93,24 @@ const (
 )
 
 // openDisk gives the tables a disk cache whose work ends with life; spawn starts
-// it. Without a folder, or when the folder cannot be used, there is none: that is
-// logged.
-func (ts *tables) openDisk(life context.Context, spawn func(string, func()), dir string, budget int64, told *troubles) {
+// it. Without a folder there is none. When the folder cannot be used that is an error if the cache is required,
+// else it is logged.
+func (ts *tables) openDisk(life context.Context, spawn func(string, func()), dir string, budget int64, told *troubles) error {
 	if dir == "" {
-		return
+		return nil
 	}
 	d, err := newDiskCache(dir, budget, ts.env, told)
-	if err != nil {
+	switch {
+	case err == nil:
+	case told[DiskCacheWrites].stops:
+		return fmt.Errorf("open %s: %w", dir, err)
+	default:
 		told[DiskCacheWrites].log.Warn("running without the disk cache", "dir", dir, "error", err)
-		return
+		return nil
 	}
 	ts.disk = d
 	spawn("disk cache", func() { d.run(life) })
+	return nil
 }
 
 // newDiskCache locks the folder, and creates it if there is none. run must be
@@ -205,6 +214,11 @@ func (d *diskCache) put(k diskKey, body []byte) {
 // push queues a job. d.mu is held.
 func (d *diskCache) push(j diskJob) {
 	d.queue = append(d.queue, j)
+	d.awake()
+}
+
+// awake tells run that there is something to do.
+func (d *diskCache) awake() {
 	select {
 	case d.wake <- struct{}{}:
 	default:
@@ -271,6 +285,7 @@ func (d *diskCache) run(ctx context.Context) {
 func (d *diskCache) end() {
 	d.mu.Lock()
 	d.ended, d.queue, d.queued = true, nil, 0
+	d.tryAgain(diskJob{})
 	d.mu.Unlock()
 	_ = d.lock.Close()
 }
@@ -281,6 +296,12 @@ func (d *diskCache) next() (diskJob, bool) {
 	defer d.mu.Unlock()
 	if len(d.queue) == 0 {
 		d.queue = nil // lets go of what was taken off its front
+		if d.due {
+			j := d.again
+			d.again, d.due = diskJob{}, false
+			_, wrong := d.distrusted[j.key.id]
+			return j, !wrong
+		}
 		return diskJob{}, false
 	}
 	j := d.queue[0]
@@ -296,6 +317,9 @@ func (d *diskCache) keep(k diskKey, body []byte) {
 	if err == nil {
 		d.inARow = 0
 		d.writes.note(nil)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.tryAgain(diskJob{})
 		return
 	}
 	d.failures.Add(1)
@@ -311,6 +335,30 @@ func (d *diskCache) keep(k diskKey, body []byte) {
 	d.queue = slices.DeleteFunc(d.queue, func(j diskJob) bool { return j.body != nil })
 	d.dropped.Add(uint64(before - len(d.queue)))
 	d.queued = 0
+	d.tryAgain(diskJob{k, body})
+}
+
+// tryAgain keeps what is to be tried when a pause that begins now is over, in the place of what was to be tried
+// then; of nothing, nothing is. mu is held.
+func (d *diskCache) tryAgain(j diskJob) {
+	if d.stopAgain != nil {
+		d.stopAgain()
+		d.stopAgain = nil
+	}
+	d.again, d.due = j, false
+	d.pauses++
+	if j.body == nil {
+		return
+	}
+	mine := d.pauses
+	d.stopAgain = d.env.AfterFunc(diskPause, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.pauses == mine {
+			d.due = true
+			d.awake()
+		}
+	})
 }
 
 // write creates the file of a range. There is one writer, so one temporary name

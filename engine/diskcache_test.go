@@ -395,7 +395,7 @@ func TestDiskCacheLock(t *testing.T) {
 		second := &tables{env: bubbleEnv()}
 		open := func() {
 			log.Reset()
-			second.openDisk(t.Context(), func(_ string, f func()) { go f() }, dir, 16<<20, newTroubles(slog.New(slog.NewTextHandler(&log, nil)), bubbleEnv()))
+			require.NoError(t, second.openDisk(t.Context(), func(_ string, f func()) { go f() }, dir, 16<<20, newTroubles(slog.New(slog.NewTextHandler(&log, nil)), bubbleEnv())))
 		}
 		open()
 		require.Nil(t, second.disk)
@@ -414,7 +414,7 @@ func TestF36DiskCacheCannotOpen(t *testing.T) {
 	for _, dir := range []string{file, filepath.Join(file, "sub"), "a\x00b"} {
 		var log bytes.Buffer
 		ts := &tables{env: base.SystemEnv()}
-		ts.openDisk(t.Context(), nil, dir, 16<<20, newTroubles(slog.New(slog.NewTextHandler(&log, nil)), bubbleEnv()))
+		require.NoError(t, ts.openDisk(t.Context(), nil, dir, 16<<20, newTroubles(slog.New(slog.NewTextHandler(&log, nil)), bubbleEnv())))
 		require.Nil(t, ts.disk)
 		require.Contains(t, log.String(), "running without the disk cache")
 	}

@@ -251,7 +251,7 @@ func TestDiskCacheOfIndexes(t *testing.T) {
 		c := l.open(m, 1)
 		life, end := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		c.tables.openDisk(life, func(_ string, f func()) { running.Go(f) }, dir, minDiskCacheBytes, newTroubles(slog.New(slog.DiscardHandler), c.env))
+		require.NoError(t, c.tables.openDisk(life, func(_ string, f func()) { running.Go(f) }, dir, minDiskCacheBytes, newTroubles(slog.New(slog.DiscardHandler), c.env)))
 		return c, func() { end(); running.Wait() }
 	}
 	c, end := open()

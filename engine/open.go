@@ -55,7 +55,12 @@ func openWriter(ctx context.Context, span trace.Span, store objstore.Store, o Op
 	}
 	span.Phase("prepare")
 	db := newDB(store, o, snap)
-	if err := db.open(ctx, span, snap); err != nil {
+	// Before the epoch is taken: where a disk cache is required and cannot be had, the log stays with whom it is.
+	err = db.tables.openDisk(db.life, db.spawn, o.DiskCacheDir, o.DiskCacheBytes, db.troubles)
+	if err == nil {
+		err = db.open(ctx, span, snap)
+	}
+	if err != nil {
 		db.abandon()
 		return nil, fmt.Errorf("open %s: %w", store, translate(err))
 	}
@@ -80,6 +85,9 @@ func newDB(store objstore.Store, o Options, snap *manifest.Snapshot) *DB {
 	db.life, db.end = context.WithCancel(context.Background())
 	db.env, db.tracer = o.Env, o.Tracer
 	db.troubles = newTroubles(o.Logger, o.Env)
+	if o.DiskCacheRequired {
+		db.troubles.requireDisk()
+	}
 	db.tables = &tables{store: store, env: o.Env, cache: newBlockCache(o.CacheBytes), unreadable: &db.troubles[TablesUnreadable]}
 	db.staleAfter = o.StaleAfter
 	db.refresh = db.poll
@@ -160,7 +168,6 @@ func (db *DB) work() {
 		OnSpace:   db.onSpace,
 		Tracer:    db.tracer,
 	})
-	db.tables.openDisk(db.life, db.spawn, db.opts.DiskCacheDir, db.opts.DiskCacheBytes, db.troubles)
 	db.spawn("build runs", db.buildLoop)
 	db.spawn("commit runs", db.commitLoop)
 	db.spawn("poll", db.pollLoop)

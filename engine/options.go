@@ -102,6 +102,9 @@ type Options struct {
 	// DiskCacheBytes bounds the files in it, with what they occupy beside their
 	// bytes. Default 10 GiB.
 	DiskCacheBytes int64
+	// DiskCacheRequired makes the log not ready while the disk cache cannot be written, as on a full disk, and Open
+	// fail if its folder cannot be used: for logs that others serve too. Default false: reads go to the store then.
+	DiskCacheRequired bool
 	// TableBytes is the size at which a run is cut into another SST. Default 64
 	// MiB.
 	TableBytes int64
@@ -278,6 +281,7 @@ func (o Options) Validate() error {
 	atLeast("MaxRuns", int64(o.MaxRuns), 1)
 	atLeast("CacheBytes", o.CacheBytes, 1)
 	check(o.DiskCacheDir != "" || o.DiskCacheBytes == 0, "DiskCacheBytes is %d, but there is no DiskCacheDir", o.DiskCacheBytes)
+	check(o.DiskCacheDir != "" || !o.DiskCacheRequired, "DiskCacheRequired is set, but there is no DiskCacheDir")
 	if o.DiskCacheDir != "" {
 		atLeast("DiskCacheBytes", o.DiskCacheBytes, minDiskCacheBytes)
 	}

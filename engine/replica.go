@@ -78,12 +78,15 @@ func openReader(ctx context.Context, span trace.Span, store objstore.Store, o Re
 	r.catchUp(ctx)
 	span.Phase("catch_up")
 	span.Int("wal_objects", int64(r.walObjects.Load()))
-	if err := errors.Join(ctx.Err(), r.readErr()); err != nil {
+	err = errors.Join(ctx.Err(), r.readErr())
+	if err == nil {
+		err = r.tables.openDisk(r.life, r.spawn, o.DiskCacheDir, o.DiskCacheBytes, r.troubles)
+	}
+	if err != nil {
 		r.end()
 		r.committer.Close()
 		return nil, fmt.Errorf("open a replica of %s: %w", store, err)
 	}
-	r.tables.openDisk(r.life, r.spawn, o.DiskCacheDir, o.DiskCacheBytes, r.troubles)
 	r.spawn("replica tail", r.tailLoop)
 	r.spawn("replica head", r.headLoop)
 	return r, nil
@@ -100,6 +103,9 @@ func newReader(store objstore.Store, o ReaderOptions, snap *manifest.Snapshot) *
 	r.life, r.end = context.WithCancel(context.Background())
 	r.env, r.tracer = o.Env, o.Tracer
 	r.troubles = newTroubles(o.Logger, o.Env)
+	if o.DiskCacheRequired {
+		r.troubles.requireDisk()
+	}
 	r.tables = &tables{store: store, env: o.Env, cache: newBlockCache(o.CacheBytes), unreadable: &r.troubles[TablesUnreadable]}
 	r.staleAfter = o.StaleAfter
 	r.keys = o.Keys

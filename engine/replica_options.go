@@ -38,10 +38,11 @@ type ReaderOptions struct {
 	// object more than this may be held.
 	TailBytes int64
 
-	// CacheBytes, DiskCacheDir and DiskCacheBytes are as in Options.
-	CacheBytes     int64
-	DiskCacheDir   string
-	DiskCacheBytes int64
+	// CacheBytes, DiskCacheDir, DiskCacheBytes and DiskCacheRequired are as in Options.
+	CacheBytes        int64
+	DiskCacheDir      string
+	DiskCacheBytes    int64
+	DiskCacheRequired bool
 	// StaleAfter is how long the MANIFEST may be unreadable before reads of tables answer
 	// ErrStale (invariant I7). Default 5 min. It must be at least a minute below the GCGrace of the
 	// log's writer.
@@ -90,6 +91,7 @@ func (o ReaderOptions) Validate() error {
 	check(o.TailBytes >= 1, "TailBytes is %d; it must be at least 1", o.TailBytes)
 	check(o.CacheBytes >= 1, "CacheBytes is %d; it must be at least 1", o.CacheBytes)
 	check(o.DiskCacheDir != "" || o.DiskCacheBytes == 0, "DiskCacheBytes is %d, but there is no DiskCacheDir", o.DiskCacheBytes)
+	check(o.DiskCacheDir != "" || !o.DiskCacheRequired, "DiskCacheRequired is set, but there is no DiskCacheDir")
 	check(o.DiskCacheDir == "" || o.DiskCacheBytes >= minDiskCacheBytes,
 		"DiskCacheBytes is %d; it must be at least %d", o.DiskCacheBytes, minDiskCacheBytes)
 	check(o.StaleAfter >= 5*pollInterval, "StaleAfter is %v; it must be at least %v, or a late look at the head makes reads fail", o.StaleAfter, 5*pollInterval)

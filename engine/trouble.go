@@ -78,9 +78,10 @@ type Trouble struct {
 // trouble tells operators that something fails: at once, then now and then, and when it is over. Safe for concurrent use;
 // a nil one does nothing.
 type trouble struct {
-	kind TroubleKind
-	log  *slog.Logger
-	env  *base.Env
+	kind  TroubleKind
+	stops bool // the log is not ready while it lasts; as its kind says, but where an option says more
+	log   *slog.Logger
+	env   *base.Env
 
 	lasts atomic.Bool // set under mu, and read without: that all is well is noted often
 
@@ -170,10 +171,13 @@ type troubles [NumTroubleKinds]trouble
 func newTroubles(log *slog.Logger, env *base.Env) *troubles {
 	ts := new(troubles)
 	for i := range ts {
-		ts[i].kind, ts[i].log, ts[i].env = TroubleKind(i), log, env
+		ts[i].kind, ts[i].stops, ts[i].log, ts[i].env = TroubleKind(i), troubleKinds[i].stops, log, env
 	}
 	return ts
 }
+
+// requireDisk says that the log is not ready while its disk cache cannot be written.
+func (ts *troubles) requireDisk() { ts[DiskCacheWrites].stops = true }
 
 // list returns those that last.
 func (ts *troubles) list() (list []Trouble) {
@@ -189,7 +193,7 @@ func (ts *troubles) list() (list []Trouble) {
 func (ts *troubles) stops() error {
 	for i := range ts {
 		kind := &troubleKinds[i]
-		if !kind.stops {
+		if !ts[i].stops {
 			continue
 		}
 		if t, ok := ts[i].now(); ok && (t.For >= kind.patience || objstore.Lasting(t.Err)) {

@@ -16,8 +16,14 @@ import (
 )
 
 // A disk cache on a disk that is really full costs reads nothing but the way to the store, and the log stays ready. It is
-// told, and over once there is room again.
+// told, and over once there is room again, without a read. Where the cache is required the log is not ready meanwhile.
 func TestDiskCacheOnFullDisk(t *testing.T) {
+	for _, required := range []bool{false, true} {
+		t.Run(fmt.Sprintf("required=%t", required), func(t *testing.T) { diskCacheOnFullDisk(t, required) })
+	}
+}
+
+func diskCacheOnFullDisk(t *testing.T, required bool) {
 	const size = 4 << 20
 	disk := t.TempDir()
 	if err := unix.Mount("annals-test", disk, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
@@ -29,6 +35,7 @@ func TestDiskCacheOnFullDisk(t *testing.T) {
 		o := simulatedOptions()
 		o.Logger, o.DisableCompaction, o.RecentBytes, o.CacheBytes = logged.logger(), true, 1, 1
 		o.DiskCacheDir, o.DiskCacheBytes = filepath.Join(disk, "cache"), minDiskCacheBytes
+		o.DiskCacheRequired = required
 		db := openTest(t, newStore(), o)
 		var want []string
 		run := func(n int) {
@@ -52,15 +59,19 @@ func TestDiskCacheOnFullDisk(t *testing.T) {
 			elapse(time.Second)
 		}
 		require.Greater(t, db.Status().DiskCacheHits, hits, "what is in the cache is read there")
-		require.NoError(t, db.Ready(t.Context()), "the log serves")
+		if required {
+			require.ErrorContains(t, db.Ready(t.Context()), DiskCacheWrites.Says())
+			require.ErrorIs(t, db.Ready(t.Context()), syscall.ENOSPC)
+		} else {
+			require.NoError(t, db.Ready(t.Context()), "the log serves")
+		}
 		require.True(t, shows(db.Status().Troubles, DiskCacheWrites))
 		require.Equal(t, 1, logged.count(DiskCacheWrites.Says()))
 		require.True(t, bytes.Contains(logged.buf.Bytes(), []byte("no space left on device")), "%s", logged.buf.String())
 
 		require.NoError(t, os.Remove(others))
-		elapse(diskPause)
-		require.Equal(t, want, values(t, db, "k", All(), ScanOptions{}))
-		elapse(time.Second)
+		elapse(diskPause + time.Second) // nobody reads from a server that is not ready
+		require.NoError(t, db.Ready(t.Context()))
 		require.Empty(t, db.Status().Troubles)
 		require.Equal(t, 1, logged.count(DiskCacheWrites.Says()+": over"))
 	})
@@ -125,4 +136,21 @@ func TestDiskCacheFolderDeleted(t *testing.T) {
 		require.True(t, has(t, d, testKey(1)))
 		require.Zero(t, d.failures.Load())
 	})
+}
+
+// A disk cache that is required and cannot be had keeps the log from being opened, and from being taken from whom has it.
+func TestDiskCacheRequired(t *testing.T) {
+	store := newStore()
+	first := openTest(t, store, Options{})
+	o := Options{DiskCacheRequired: true, DiskCacheDir: filepath.Join(t.TempDir(), "cache")}
+	require.NoError(t, os.WriteFile(o.DiskCacheDir, nil, 0o600)) // no folder
+	_, err := Open(t.Context(), store, o)
+	require.ErrorIs(t, err, syscall.ENOTDIR)
+	mustAppend(t, first, record("k", "v"))
+	require.NoError(t, first.Flush(t.Context()))
+	_, err = OpenReader(t.Context(), store, ReaderOptions{DiskCacheRequired: true, DiskCacheDir: o.DiskCacheDir})
+	require.ErrorIs(t, err, syscall.ENOTDIR)
+
+	require.ErrorContains(t, Options{DiskCacheRequired: true}.Validate(), "DiskCacheRequired")
+	require.ErrorContains(t, ReaderOptions{DiskCacheRequired: true}.Validate(), "DiskCacheRequired")
 }

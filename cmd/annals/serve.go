@@ -138,6 +138,10 @@ func (c *serveConfig) addAgingFlags(s *settings) {
 		"folder on a local disk for what was read from the store. It survives a restart and may be deleted at any time (default none)")
 	addFlag(s, "disk-cache-bytes", "size", "", &o.DiskCacheBytes, parseSize[int64],
 		"size of the files in it, at least 16MiB (default 10GiB with --disk-cache)")
+	addFlag(s, "disk-cache-required", "true|false", "false", &o.DiskCacheRequired, parseChoice([]string{"true", "false"}, []bool{true, false}),
+		"not ready while the disk cache cannot be written, as on a full disk. For servers that others can stand in for; the only one of a log would "+
+			"be no server where it could be a slow one (default false)")
+	s.flags.Lookup("disk-cache-required").NoOptDefVal = "true"
 }
 
 // parseFolder takes any path.
@@ -204,6 +208,7 @@ var flagNames = strings.NewReplacer(
 	"GCInterval", "--gc-interval",
 	"GCGrace", "--gc-grace",
 	"DiskCacheBytes", "--disk-cache-bytes",
+	"DiskCacheRequired", "--disk-cache-required",
 	"DiskCacheDir", "--disk-cache",
 	"MaxFollowers", "--max-followers",
 	"MaxProducers", "--max-producers",
@@ -251,6 +256,7 @@ func (c *serveConfig) readerOptions() engine.ReaderOptions {
 	return engine.ReaderOptions{
 		Keys: c.replica.keys, PollInterval: c.replica.pollInterval, TailBytes: c.replica.tailBytes,
 		CacheBytes: c.engine.CacheBytes, DiskCacheDir: c.engine.DiskCacheDir, DiskCacheBytes: c.engine.DiskCacheBytes,
+		DiskCacheRequired: c.engine.DiskCacheRequired,
 	}
 }
 

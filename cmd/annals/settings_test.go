@@ -128,7 +128,7 @@ func TestReplicaFlags(t *testing.T) {
 
 // A flag is of a writer or of replicas, or of both: none is forgotten.
 func TestFlagsOfReplicas(t *testing.T) {
-	both := []string{"listen", "store", "cache-bytes", "disk-cache", "disk-cache-bytes", "max-key-bytes", "max-value-bytes", "max-followers",
+	both := []string{"listen", "store", "cache-bytes", "disk-cache", "disk-cache-bytes", "disk-cache-required", "max-key-bytes", "max-value-bytes", "max-followers",
 		"tokens", "tls-cert", "tls-key", "tls-client-ca", "admin-listen", "max-connections",
 		"replica", "slow-log", "shutdown-timeout", "log-level", "log-format", "config", "print-config"}
 	all := append(append([]string{}, both...), ofReplicas...)
