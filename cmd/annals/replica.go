@@ -63,6 +63,7 @@ var notOfReplicas = []struct{ flag, why string }{
 	{"compaction", writersWork}, {"retention", writersWork}, {"retention-bytes", writersWork}, {"retention-check-interval", writersWork},
 	{"gc-interval", writersWork}, {"gc-grace", writersWork},
 	{"replicas", "the log's writer tells of its replicas"}, {"replicas-ca", "the log's writer tells of its replicas"},
+	{"replicas-cert", "the log's writer tells of its replicas"}, {"replicas-key", "the log's writer tells of its replicas"},
 	{"max-producers", writersState}, {"max-state-bytes", writersState}, {"forget-lost-state", writersState},
 	{"on-fence", "nobody takes the log from one who only reads it"},
 }

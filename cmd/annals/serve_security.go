@@ -146,6 +146,9 @@ func (c *securityConfig) startAdmin(log *slog.Logger) (admin *server.Admin, end 
 	served := make(chan error, 1)
 	go func() { served <- admin.Serve(listener) }()
 	log.Info("admin listener", "address", listener.Addr().String())
+	if host, _, _ := net.SplitHostPort(c.adminListen); host != "localhost" && !net.ParseIP(host).IsLoopback() {
+		log.Warn("whoever reaches the admin listener can read metrics, and profiles with what is in memory; keep it private", "admin_listen", c.adminListen)
+	}
 	return admin, func() {
 		admin.Close()
 		if err := <-served; err != nil {

@@ -14,6 +14,7 @@ import (
 type statusConfig struct {
 	replicas    []string
 	authorities *x509.CertPool // nil: the system's
+	cert, key   string         // files; empty: no certificate is shown
 }
 
 func (c *statusConfig) addFlags(s *settings) {
@@ -22,6 +23,9 @@ func (c *statusConfig) addFlags(s *settings) {
 			"that it was asked with: name only servers that may see it, by https:// where others could listen (default none)")
 	addFlag(s, "replicas-ca", "file", "", &c.authorities, parseAuthorities,
 		"PEM file of the authorities that sign the certificates of these servers (default: the system's)")
+	addFlag(s, "replicas-cert", "file", "", &c.cert, parseText,
+		"certificate in PEM form, with its chain, to show to these servers, which may ask for one (--tls-client-ca). It is read for each connection (default none)")
+	addFlag(s, "replicas-key", "file", "", &c.key, parseText, "its private key (default none)")
 }
 
 // check reports flags that make no sense together.
@@ -30,13 +34,33 @@ func (c *statusConfig) check(s *settings) {
 	if c.authorities != nil && !https {
 		s.fault("--replicas-ca needs --replicas of which one begins with https://")
 	}
+	switch {
+	case c.cert == "" && c.key == "":
+	case c.cert == "":
+		s.fault("--replicas-key needs --replicas-cert")
+	case c.key == "":
+		s.fault("--replicas-cert needs --replicas-key")
+	case !https:
+		s.fault("--replicas-cert needs --replicas of which one begins with https://")
+	case !s.printing:
+		if _, err := tls.LoadX509KeyPair(c.cert, c.key); err != nil {
+			s.fault("--replicas-cert: %v", err)
+		}
+	}
 }
 
 // options puts what the flags say into the options of a server.
 func (c *statusConfig) options(o *server.Options) {
 	o.Replicas = c.replicas
-	if c.authorities != nil {
-		o.ReplicaTLS = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.authorities}
+	if c.authorities == nil && c.cert == "" {
+		return
+	}
+	o.ReplicaTLS = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: c.authorities}
+	if c.cert != "" {
+		o.ReplicaTLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+			return &pair, err
+		}
 	}
 }
 

@@ -42,9 +42,39 @@ func TestReplicasFlag(t *testing.T) {
 		{[]string{"--replicas", strings.Join(many, ",")}, "--replicas: 65 are named; at most 64 are allowed"},
 		{[]string{"--replicas", "http://a", "--replica"}, "--replicas cannot be combined with --replica: the log's writer tells of its replicas"},
 		{[]string{"--replicas", "http://a", "--replicas-ca", ca}, "--replicas-ca needs --replicas of which one begins with https://"},
+		{[]string{"--replicas", "https://a", "--replicas-cert", none}, "--replicas-cert needs --replicas-key"},
+		{[]string{"--replicas", "https://a", "--replicas-key", none}, "--replicas-key needs --replicas-cert"},
+		{[]string{"--replicas", "http://a", "--replicas-cert", none, "--replicas-key", none}, "--replicas-cert needs --replicas of which one begins with https://"},
+		{[]string{"--replicas", "https://a", "--replicas-cert", none, "--replicas-key", none},
+			"--replicas-cert: tls: failed to find any PEM data in certificate input"},
 		{[]string{"--replicas", "https://a", "--replicas-ca", none}, "--replicas-ca: " + none + " holds no certificate in PEM form"},
 	} {
 		_, faults := parseServe(t, nil, test.args...)
 		require.Equal(t, []string{test.want}, faults)
 	}
 }
+
+// Replicas that ask for a certificate are shown the one of the flags, as it is then.
+func TestBinaryReplicasAskForCertificates(t *testing.T) {
+	folder := t.TempDir()
+	cert, key := writeCert(t, folder, 1)
+	store := "file:" + t.TempDir() + "/data"
+	writer := start(t, store)
+	require.Equal(t, 200, first(writer.appendOne(t, "k", "v")))
+	replica := start(t, store, "--replica", "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", cert)
+	url := "https" + strings.TrimPrefix(replica.url, "http")
+	writer.stop(t)
+	for shown, want := range map[bool]string{true: `"ready":true`, false: "certificate"} {
+		args := []string{"--replicas", url, "--replicas-ca", cert}
+		if shown {
+			args = append(args, "--replicas-cert", cert, "--replicas-key", key)
+		}
+		writer := start(t, store, args...)
+		_, body := request(t, "GET", writer.url+"/api/v1/log/status", "")
+		_, replicas, _ := strings.Cut(body, `"replicas":`)
+		require.Contains(t, replicas, want)
+		writer.stop(t)
+	}
+}
+
+func first[A, B any](a A, _ B) A { return a }
