@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -24,7 +23,7 @@ import (
 // A flood of refusals fills neither the disk nor the log with what strangers sent.
 func TestRefusalsAreLoggedWithBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log lines
 		var b bearers
 		b.add("reader", auth.Read)
 		s := newServer(t, Options{Tokens: b.tokens(t), Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -34,12 +33,12 @@ func TestRefusalsAreLoggedWithBound(t *testing.T) {
 		require.Equal(t, 401, ask(s, "GET", apiPrefix+"/scan?key=do-not-log", "", "Authorization", "Bearer "+stranger).Code)
 		require.Equal(t, 401, ask(s, "GET", apiPrefix+"/scan?key=do-not-log", "", "Authorization", "Bearer "+strings.Repeat("do-not-log", 1000)).Code)
 		require.NotContains(t, log.String(), auth.HashOf(strings.Repeat("do-not-log", 1000)).Short(), "a password's hash tells too much")
-		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-		require.Len(t, lines, 3)
-		require.Contains(t, lines[0], "level=WARN msg=\"request refused\" reason=scope method=GET endpoint=/metrics remote=")
-		require.Contains(t, lines[0], "token=reader")
-		require.Contains(t, lines[1], "reason=unknown")
-		require.Contains(t, lines[1], "token_sha256="+auth.HashOf(stranger).Short())
+		told := strings.Split(strings.TrimSpace(log.String()), "\n")
+		require.Len(t, told, 3)
+		require.Contains(t, told[0], "level=WARN msg=\"request refused\" reason=scope method=GET endpoint=/metrics remote=")
+		require.Contains(t, told[0], "token=reader")
+		require.Contains(t, told[1], "reason=unknown")
+		require.Contains(t, told[1], "token_sha256="+auth.HashOf(stranger).Short())
 		require.NotContains(t, log.String(), stranger)
 		require.NotContains(t, log.String(), b.secrets["reader"])
 		require.NotContains(t, log.String(), "do-not-log")
