@@ -24,7 +24,8 @@ type Stream struct {
 	// Start is the first sequence.
 	Start uint64
 	// AtCursor starts a key at its stored cursor of FollowOptions.Consumer, or at 0 if it
-	// has none, instead of at Start. It means nothing for a prefix: cursors are of keys.
+	// has none, instead of at Start. It means nothing for a prefix: cursors are of keys. A connection that
+	// is made anew before the key's first record asks for the cursor again, which others may have moved.
 	AtCursor bool
 }
 
