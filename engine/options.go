@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/annalsdb/annals/internal/base"
@@ -309,6 +310,15 @@ func (o Options) Validate() error {
 // at different rates, and a request that was sent just before the view went stale.
 const graceMargin = time.Minute
 
+// withoutZeroSeconds formats a duration as a person would write it: 6m, where it is 6m0s for the library.
+func withoutZeroSeconds(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	return text
+}
+
 // validateRetention checks the options of retention and collection.
 func (o *Options) validateRetention(check func(ok bool, format string, args ...any)) {
 	check(o.Retention == 0 || o.Retention >= time.Second, "Retention is %v; it must be 0 (for ever) or at least 1s", o.Retention)
@@ -322,5 +332,6 @@ func (o *Options) validateRetention(check func(ok bool, format string, args ...a
 		"SegmentBytes (%d) is above RetentionBytes (%d): the active segment alone would exceed what is kept", o.SegmentBytes, o.RetentionBytes)
 	check(o.GCInterval > 0, "GCInterval is %v; it must be above 0", o.GCInterval)
 	check(o.GCGrace >= o.StaleAfter+graceMargin,
-		"GCGrace (%v) is below StaleAfter (%v) + %v: objects would be deleted while a reader may still need them", o.GCGrace, o.StaleAfter, graceMargin)
+		"GCGrace is %v; it must be at least %v, or objects would be deleted while a reader may still need them",
+		o.GCGrace, withoutZeroSeconds(o.StaleAfter+graceMargin))
 }

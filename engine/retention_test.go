@@ -337,8 +337,8 @@ func TestRetentionOptions(t *testing.T) {
 		"negative interval":           {func(o *Options) { o.RetentionInterval = -1 }, "RetentionInterval is"},
 		"segments older":              {func(o *Options) { o.Retention, o.SegmentInterval = time.Hour, 2*time.Hour }, "SegmentInterval (2h0m0s) is above"},
 		"segments larger":             {func(o *Options) { o.RetentionBytes, o.SegmentBytes = 1000, 1001 }, "SegmentBytes (1001) is above"},
-		"grace within staleness":      {func(o *Options) { o.GCGrace = o.StaleAfter + graceMargin - 1 }, "GCGrace"},
-		"staleness above the default": {func(o *Options) { o.StaleAfter = 15 * time.Minute }, "GCGrace"},
+		"grace within staleness":      {func(o *Options) { o.GCGrace = o.StaleAfter + graceMargin - 1 }, "GCGrace is 5m59.999999999s; it must be at least 6m, "},
+		"staleness above the default": {func(o *Options) { o.StaleAfter = 15*time.Minute + time.Second }, "GCGrace is 15m0s; it must be at least 16m1s, "},
 		"no rounds":                   {func(o *Options) { o.GCInterval = -1 }, "GCInterval is"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -181,7 +181,7 @@ func TestPrintConfigSources(t *testing.T) {
 	status, stdout, stderr := runIn("serve", "--print-config", "--gc-grace", "1s")
 	require.Equal(t, exitUsage, status)
 	require.Empty(t, stdout)
-	require.Contains(t, stderr, "--gc-grace")
+	require.Contains(t, stderr, "--gc-grace is 1s; it must be at least 6m, ")
 }
 
 func TestWithoutPassword(t *testing.T) {
