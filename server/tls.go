@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -32,55 +33,83 @@ type TLS struct {
 	expires atomic.Int64 // Unix time
 }
 
-// Open reads the files. Errors: all that is wrong with them.
-func (f TLSFiles) Open() (*TLS, error) {
-	names := []string{f.Cert, f.Key}
-	if f.ClientCA != "" {
-		names = append(names, f.ClientCA)
+// names returns those of the files that there are: certificate, key, authorities of clients.
+func (f TLSFiles) names() []string {
+	if f.ClientCA == "" {
+		return []string{f.Cert, f.Key}
 	}
+	return []string{f.Cert, f.Key, f.ClientCA}
+}
+
+// Open reads the files. Errors: all that is wrong with them, joined. Each begins with the field that names the
+// file and a colon: "Cert: ", "Key: ", "Cert and Key: ", "ClientCA: ".
+func (f TLSFiles) Open() (*TLS, error) {
 	t := new(TLS)
 	var err error
-	t.files, err = reload.Open("certificate", names, func(contents [][]byte) error { return t.use(f, contents) })
+	t.files, err = reload.Open("certificate", f.names(), func(contents [][]byte) error { return t.use(f, contents) })
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(f.faults(), err) // err: they are right by now
 	}
 	return t, nil
 }
 
-// use puts what is in the files in force, if all of it is right.
-func (t *TLS) use(f TLSFiles, contents [][]byte) error {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+// faults returns all that is wrong with the files: one that cannot be read hides nothing of the others.
+func (f TLSFiles) faults() error {
 	var errs []error
-	var expires time.Time
-	pair, err := tls.X509KeyPair(contents[0], contents[1])
-	if err != nil {
-		errs = append(errs, fmt.Errorf("%s and %s: %w", f.Cert, f.Key, err))
-	} else if _, err := certificatesIn(contents[0]); err != nil { // of the chain, too
-		errs = append(errs, fmt.Errorf("%s: %w", f.Cert, err))
-	} else {
-		c.Certificates = []tls.Certificate{pair}
-		if expires = pair.Leaf.NotAfter; !time.Now().Before(expires) {
-			errs = append(errs, fmt.Errorf("%s: the certificate ended at %s", f.Cert, expires.UTC().Format(time.RFC3339)))
+	contents := make([][]byte, len(f.names()))
+	for i, name := range f.names() {
+		var err error
+		if contents[i], err = reload.ReadFile(name); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", [...]string{"Cert", "Key", "ClientCA"}[i], err))
+			contents[i] = nil
 		}
 	}
-	if len(contents) > 2 {
+	_, err := f.config(contents)
+	return errors.Join(append(errs, err)...)
+}
+
+// use puts what is in the files in force, if all of it is right.
+func (t *TLS) use(f TLSFiles, contents [][]byte) error {
+	c, err := f.config(contents)
+	if err != nil {
+		return err
+	}
+	t.current.Store(c)
+	t.expires.Store(c.Certificates[0].Leaf.NotAfter.Unix())
+	return nil
+}
+
+// config is what the contents of the files make. Those that are nil are left out: the errors are of the others.
+func (f TLSFiles) config(contents [][]byte) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	var errs []error
+	if contents[0] != nil && contents[1] != nil {
+		pair, err := tls.X509KeyPair(contents[0], contents[1])
+		if err != nil {
+			errs = append(errs, fmt.Errorf("Cert and Key: %s and %s: %w", f.Cert, f.Key, err))
+		} else if expires := pair.Leaf.NotAfter; !time.Now().Before(expires) {
+			errs = append(errs, fmt.Errorf("Cert: %s: the certificate ended at %s", f.Cert, expires.UTC().Format(time.RFC3339)))
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	if contents[0] != nil && errs == nil {
+		if _, err := certificatesIn(contents[0]); err != nil { // of the chain, too
+			errs = append(errs, fmt.Errorf("Cert: %s: %w", f.Cert, err))
+		}
+	}
+	if len(contents) > 2 && contents[2] != nil {
 		c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
 		// A session is not resumed past a change of the authorities.
 		c.SessionTicketsDisabled = true
 		authorities, err := certificatesIn(contents[2])
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", f.ClientCA, err))
+			errs = append(errs, fmt.Errorf("ClientCA: %s: %w", f.ClientCA, err))
 		}
 		for _, one := range authorities {
 			c.ClientCAs.AddCert(one)
 		}
 	}
-	if len(errs) > 0 {
-		return errors.Join(errs...)
-	}
-	t.current.Store(c)
-	t.expires.Store(expires.Unix())
-	return nil
+	return c, errors.Join(errs...)
 }
 
 // certificatesIn returns all certificates of a PEM file. What is half written or damaged is an error, where crypto/x509 and

@@ -291,6 +291,9 @@ func TestTLSFilesTellAllFaults(t *testing.T) {
 	_, err := f.Open()
 	require.ErrorContains(t, err, "the certificate ended at")
 	require.ErrorContains(t, err, "there is no certificate in it")
+	f.Cert = "/nowhere/a" // hides nothing of the others
+	_, err = f.Open()
+	require.EqualError(t, err, "Cert: open /nowhere/a: no such file or directory\nClientCA: "+f.Key+": there is no certificate in it")
 	f.Cert, f.Key, f.ClientCA = "/nowhere/a", "/nowhere/b", "/nowhere/c"
 	_, err = f.Open()
 	for _, name := range []string{f.Cert, f.Key, f.ClientCA} {

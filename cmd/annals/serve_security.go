@@ -69,8 +69,23 @@ func (c *securityConfig) check(s *settings, listen string) {
 	}
 	if f.Cert != "" && f.Key != "" {
 		if c.tls, err = f.Open(); err != nil {
-			faultsOf(s, "TLS", err)
+			s.tlsFaults(err)
 		}
+	}
+}
+
+// tlsFlags are the flags of the files, by their names in server.TLSFiles.
+var tlsFlags = map[string]string{
+	"Cert": "--tls-cert", "Key": "--tls-key", "Cert and Key": "--tls-cert and --tls-key", "ClientCA": "--tls-client-ca",
+}
+
+// tlsFaults reports each of the errors that are joined in that of server.TLSFiles.Open.
+func (s *settings) tlsFaults(err error) {
+	for _, fault := range strings.Split(err.Error(), "\n") {
+		if field, why, _ := strings.Cut(fault, ": "); tlsFlags[field] != "" {
+			fault = tlsFlags[field] + ": " + why
+		}
+		s.fault("%s", fault)
 	}
 }
 

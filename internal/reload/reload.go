@@ -104,7 +104,7 @@ func (f *Files) read() (contents [][]byte, sum [sha256.Size]byte, err error) {
 	h := sha256.New()
 	var errs []error
 	for _, name := range f.names {
-		b, err := readFile(name)
+		b, err := ReadFile(name)
 		if err != nil {
 			errs = append(errs, err)
 			b = []byte(err.Error())
@@ -117,7 +117,8 @@ func (f *Files) read() (contents [][]byte, sum [sha256.Size]byte, err error) {
 	return contents, sum, errors.Join(errs...)
 }
 
-func readFile(name string) ([]byte, error) {
+// ReadFile returns what is in a file that is not too long for this package.
+func ReadFile(name string) ([]byte, error) {
 	file, err := os.Open(name)
 	if err != nil {
 		return nil, err
