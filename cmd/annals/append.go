@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"unicode/utf8"
 
+	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"github.com/annalsdb/annals/client"
@@ -143,7 +144,7 @@ func loadInput(ctx context.Context, out io.Writer, in io.Reader, name string, to
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%d lines acknowledged: %s\n", l.progress.lines, l.progress.rate())
+	fmt.Fprintf(out, "%s acknowledged: %s\n", english.Plural(int(l.progress.lines), "line", ""), l.progress.rate())
 	if to.number != nil {
 		fmt.Fprintf(out, "the producer's next number is %d\n", to.number())
 	}

@@ -79,6 +79,9 @@ func TestLoadBatches(t *testing.T) {
 		require.Equal(t, upTo(25), r.lines())
 		require.Len(t, r.batches, 3)
 		require.Contains(t, out, "27 lines acknowledged: 25 records")
+		out, err = loadText(t.Context(), &r, numbered(1), appendConfig{batchRecords: 10, batchBytes: 1 << 20})
+		require.NoError(t, err)
+		require.Contains(t, out, "1 line acknowledged: 1 record (")
 	})
 }
 
@@ -267,6 +270,12 @@ func TestProgress(t *testing.T) {
 	p.acknowledged(300, 100, 1<<20)
 	require.Equal(t, "300 lines acknowledged, 200 records (2.0 MiB) in 5s, 40 records/s\n", out.String())
 	p.end()
+	p.lines, p.records = 0, 0
+	now = now.Add(plainProgressEvery)
+	out.Reset()
+	p.acknowledged(1, 1, 0)
+	require.Equal(t, "1 line acknowledged, 1 record (2.0 MiB) in 10s, 0 records/s\n", out.String())
+	p.records, p.started = 200, p.started.Add(plainProgressEvery)
 
 	out.Reset()
 	p.terminal = true

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 	"golang.org/x/sys/unix"
 )
 
@@ -99,7 +100,7 @@ func (p *progress) acknowledged(line uint64, records, bytes int) {
 	p.records += uint64(records)
 	p.bytes += uint64(bytes)
 	if p.due() {
-		p.show(p.input.read.Load(), p.input.size, fmt.Sprintf("%d lines acknowledged, %s", p.lines, p.rate()))
+		p.show(p.input.read.Load(), p.input.size, fmt.Sprintf("%s acknowledged, %s", english.Plural(int(p.lines), "line", ""), p.rate()))
 	}
 }
 
@@ -155,6 +156,6 @@ func (s *statusLine) end() {
 func (p *progress) rate() string {
 	elapsed := p.now().Sub(p.started)
 	perSecond := float64(p.records) / max(elapsed.Seconds(), 1e-3)
-	return fmt.Sprintf("%d records (%s) in %v, %s records/s", p.records, humanize.IBytes(p.bytes),
+	return fmt.Sprintf("%s (%s) in %v, %s records/s", english.Plural(int(p.records), "record", ""), humanize.IBytes(p.bytes),
 		elapsed.Round(time.Millisecond), humanize.Comma(int64(perSecond)))
 }
