@@ -48,7 +48,7 @@ type compactor struct {
 	log     *slog.Logger
 	commits *manifest.Committer
 	limits  compaction.Limits
-	refresh bool // nobody else keeps commits current
+	alone   bool // without a writer: nobody else keeps commits current, and its jobs are all that there is to tell of
 	fails   *trouble
 
 	mu     sync.Mutex
@@ -119,7 +119,7 @@ func (c *compactor) release(ctx context.Context, epoch uint64) {
 
 // current returns the newest state that is known, after a look if nobody else looks.
 func (c *compactor) current(ctx context.Context) (*manifest.State, error) {
-	if !c.refresh {
+	if !c.alone {
 		return c.commits.Current().State, nil
 	}
 	s, err := c.commits.Refresh(ctx)
@@ -318,8 +318,12 @@ func (c *compactor) do(ctx context.Context, epoch uint64, job compaction.Job) er
 		n.BytesOut += res.BytesOut
 		n.Records += res.RecordsOut
 	})
-	c.log.Debug("compacted", "job", job.String(), "bytes_in", res.BytesIn, "bytes_out", res.BytesOut,
-		"records", res.RecordsOut, "took", c.env.Elapsed()-began)
+	level := slog.LevelDebug
+	if c.alone {
+		level = slog.LevelInfo
+	}
+	c.log.Log(ctx, level, "compacted", "job", job.String(), "bytes_in", res.BytesIn, "bytes_out", res.BytesOut,
+		"records", res.RecordsOut, "took", (c.env.Elapsed() - began).Round(time.Millisecond).String())
 	return nil
 }
 
@@ -428,7 +432,7 @@ func Compact(ctx context.Context, store objstore.Store, o CompactOptions) error 
 	})
 	defer commits.Close()
 	c := &compactor{
-		store: store, env: full.Env, tracer: o.Tracer, log: full.Logger, commits: commits, limits: full.compactionLimits(), refresh: true,
+		store: store, env: full.Env, tracer: o.Tracer, log: full.Logger, commits: commits, limits: full.compactionLimits(), alone: true,
 		fails: &troubles[NotCompacting],
 	}
 	if err := c.run(ctx); err != nil {

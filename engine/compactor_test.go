@@ -88,12 +88,13 @@ func TestCompactorsStandByAndTakeOver(t *testing.T) {
 		require.NoError(t, db.Flush(t.Context()))
 		require.Greater(t, db.Status().Runs, db.Status().Segments)
 
+		var logged logLines
 		done := make(chan error, 2)
 		start := func() context.CancelFunc {
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() {
 				done <- Compact(ctx, store, CompactOptions{
-					SegmentBytes: o.SegmentBytes, TableBytes: o.TableBytes, BlockBytes: o.BlockBytes, Env: simulatedEnv(),
+					SegmentBytes: o.SegmentBytes, TableBytes: o.TableBytes, BlockBytes: o.BlockBytes, Env: simulatedEnv(), Logger: logged.logger(),
 				})
 			}()
 			return cancel
@@ -127,6 +128,7 @@ func TestCompactorsStandByAndTakeOver(t *testing.T) {
 		m.require(t, db)
 		stopSecond()
 		require.NoError(t, <-done)
+		require.Regexp(t, `level=INFO msg=compacted job=.* bytes_in=\d+ bytes_out=\d+ records=\d+ took=\d`, logged.buf.String(), "each job that is done is told of")
 	})
 }
 

@@ -45,15 +45,16 @@ type checkConfig struct {
 	json     bool
 	progress bool
 	lostLog  string
+	now      func() time.Time
 }
 
 func newCheck(p *process) *cobra.Command {
-	var c checkConfig
+	c := checkConfig{now: time.Now}
 	cmd := &cobra.Command{Use: "check [flags]", Short: "Verify a whole log", Long: checkLong}
 	define := func(s *settings) {
 		addStoreFlag(s, &c.store)
 		s.flags.BoolVar(&c.json, "json", false, "print one JSON object: docs/REPAIR.md describes it")
-		s.flags.BoolVar(&c.progress, "progress", false, "show on standard error how far it has come, every 5 s (on a terminal it always does)")
+		s.flags.BoolVar(&c.progress, "progress", true, "show on standard error how far it has come: a plain line every 5 s, or on a terminal a bar; --progress=false shows nothing")
 		addFlag(s, "lost-log", "path", "", &c.lostLog, parseText,
 			"instead of checking, make the lost object LOG anew from MANIFEST and write it to this new file, to be put in its place")
 	}
@@ -125,10 +126,10 @@ func checkStore(ctx context.Context, p *process, c checkConfig) (*engine.CheckRe
 	if err != nil {
 		return &engine.CheckReport{Damage: []engine.Damage{}, Stopped: err.Error()}, err
 	}
-	line := checkProgress{newStatusLine(p.stderr, time.Now)}
+	line := checkProgress{newStatusLine(p.stderr, c.now)}
 	defer line.end()
 	var o engine.CheckOptions
-	if c.progress || line.terminal {
+	if c.progress {
 		o.Progress = line.looked
 	}
 	return engine.Check(ctx, store, o)

@@ -70,6 +70,7 @@ func TestCheck(t *testing.T) {
 	status, stdout, stderr = runIn("check", "--progress", "--store", "file:"+path)
 	require.Equal(t, exitOK, status, stderr)
 	require.True(t, strings.HasSuffix(stdout, "\nsound\n"), stdout)
+	require.Empty(t, stderr, "a short check shows no progress")
 
 	body, err := os.ReadFile(table)
 	require.NoError(t, err)
@@ -115,12 +116,36 @@ func TestCheckInterrupted(t *testing.T) {
 	store, err := parseStoreURL("file:" + path)
 	require.NoError(t, err)
 	var out, errs strings.Builder
-	err = runCheck(ctx, &process{stdout: &out, stderr: &errs}, checkConfig{store: store, progress: true})
+	err = runCheck(ctx, &process{stdout: &out, stderr: &errs}, checkConfig{store: store, progress: true, now: time.Now})
 	var exit *exitError
 	require.ErrorAs(t, err, &exit)
 	require.Equal(t, exitNoLook, exit.status)
 	require.ErrorIs(t, err, errInterrupted)
 	require.True(t, strings.HasSuffix(out.String(), "\nnot known: interrupted\n"), out.String())
+}
+
+// A long check says how far it has come, without a flag, where nobody may sit at a terminal, too.
+func TestCheckShowsProgress(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "data")
+	smallLog(t, path)
+	store, err := parseStoreURL("file:" + path)
+	require.NoError(t, err)
+	require.Equal(t, "true", newCheck(&process{variables: make(variableNames)}).Flags().Lookup("progress").DefValue)
+	for _, c := range []struct {
+		progress bool
+		step     time.Duration // of the clock between two looks at it
+		want     bool
+	}{{true, plainProgressEvery, true}, {true, time.Millisecond, false}, {false, plainProgressEvery, false}} {
+		var at time.Time
+		now := func() time.Time { at = at.Add(c.step); return at }
+		var out, errs strings.Builder
+		require.NoError(t, runCheck(t.Context(), &process{stdout: &out, stderr: &errs}, checkConfig{store: store, progress: c.progress, now: now}))
+		if c.want {
+			require.Regexp(t, `^(\d+ objects, .* of .*/s.*\n)+$`, errs.String())
+		} else {
+			require.Empty(t, errs.String())
+		}
+	}
 }
 
 // The document that scripts read: the names of its members are stable.

@@ -18,7 +18,8 @@ import (
 const compactLong = `Compacts a log from a process of its own, which may run on another machine and needs only the store: for
 a server that is started with --compaction off. Any number may run: one works, and another takes over within
 about a minute when it is gone. It runs until SIGTERM or SIGINT, and then exits with status 0; what it was
-doing is done again by the next one. It logs the requests and bytes that it took when it stops.
+doing is done again by the next one. It logs a line for each job that it finished, and when it stops the
+requests and bytes that it took.
 
 Its memory stays near 256 MiB, plus twice the largest value, however large a segment is. The environment variable
 GOMEMLIMIT replaces that figure: it is where Go's garbage collector begins to work harder.

@@ -148,10 +148,22 @@ func newCursorsSet(p *process) *cobra.Command {
 		})
 }
 
+const cursorsDeleteForm = `It prints nothing. With --json it prints one object once they are gone: the consumer, and the keys that were named. After
+--all there are no keys in it:
+
+  {"consumer":"mailer","deleted":[{"key":"user-17"},{"keyB64":"/wo="}]}
+  {"consumer":"mailer","deleted":"all"}
+
+A cursor that was not there counts as deleted.
+
+` + keyLong
+
 func newCursorsDelete(p *process) *cobra.Command {
 	var c cursorsConfig
 	cmd := &cobra.Command{Use: "delete [flags] CONSUMER [KEY...]", Short: "Delete a consumer's cursors of some keys, or all of them"}
+	cmd.Long = cmd.Short + ".\n\n" + cursorsDeleteForm
 	define := func(s *settings) {
+		s.flags.BoolVar(&c.json, "json", false, "print one JSON object that says what was deleted")
 		s.flags.BoolVar(&c.all, "all", false, "delete all cursors of the consumer; needed where no KEY is given")
 	}
 	check := func(s *settings, args []string) {
@@ -164,18 +176,40 @@ func newCursorsDelete(p *process) *cobra.Command {
 		}
 	}
 	return remoteCommand(p, &c.connection, cmd, []string{"CONSUMER", "[KEY...]"}, define, check,
-		func(ctx context.Context, api *client.Client, _ *bufio.Writer, args []string) error {
+		func(ctx context.Context, api *client.Client, out *bufio.Writer, args []string) error {
 			ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 			defer cancel()
-			if c.all {
-				return api.DeleteConsumer(ctx, args[0])
-			}
 			keys, err := keysOf(args[1:])
 			if err != nil {
 				return err
 			}
-			return api.DeleteCursors(ctx, args[0], keys...)
+			if c.all {
+				err = api.DeleteConsumer(ctx, args[0])
+			} else {
+				err = api.DeleteCursors(ctx, args[0], keys...)
+			}
+			if err == nil && c.json {
+				printDeleted(out, args[0], keys)
+			}
+			return err
 		})
+}
+
+// printDeleted writes which cursors of a consumer were deleted, those of all keys if none is named.
+func printDeleted(out io.Writer, consumer string, keys [][]byte) {
+	line := appendJSONMember([]byte{'{'}, "consumer", []byte(consumer))
+	if len(keys) == 0 {
+		fmt.Fprintf(out, "%s,\"deleted\":\"all\"}\n", line)
+		return
+	}
+	line = append(line, `,"deleted":[`...)
+	for i, key := range keys {
+		if i > 0 {
+			line = append(line, ',')
+		}
+		line = append(appendJSONMember(append(line, '{'), "key", key), '}')
+	}
+	fmt.Fprintf(out, "%s]}\n", line)
 }
 
 // printConsumer writes a consumer on a line.

@@ -32,6 +32,7 @@ func TestCursorsCommands(t *testing.T) {
 		"PUT /cursors/c true k=17":                          wire.AppendMessage(nil, wire.Protobuf, list(nil, cursor("k", 17))),
 		"DELETE /cursors/%2E%2E":                            {},
 		"DELETE /cursors/c?key_b64=aw==":                    {},
+		"DELETE /cursors/c?key_b64=aw==&key_b64=_wo=":       {},
 	}
 	var asked []string
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -71,13 +72,19 @@ func TestCursorsCommands(t *testing.T) {
 		{[]string{"set", "--force", "c", "k", "17"}, "17 k\n"},
 		{[]string{"delete", "--all", ".."}, ""},
 		{[]string{"delete", "c", "k"}, ""},
+		{[]string{"delete", "--json", "--all", ".."}, `{"consumer":"..","deleted":"all"}` + "\n"},
+		{[]string{"delete", "--json", "c", "k"}, `{"consumer":"c","deleted":[{"key":"k"}]}` + "\n"},
+		{[]string{"delete", "--json", "c", "k", "b64:/wo="}, `{"consumer":"c","deleted":[{"key":"k"},{"keyB64":"/wo="}]}` + "\n"},
 	} {
 		status, stdout, stderr := runIn(append([]string{"cursors", c.args[0], "--server", s.URL}, c.args[1:]...)...)
 		require.Equal(t, exitOK, status, "%v: %s", c.args, stderr)
 		require.Equal(t, c.want, stdout)
 	}
-	require.Len(t, asked, 14)
-	status, _, stderr := runIn("cursors", "get", "--server", s.URL, "unknown")
+	require.Len(t, asked, 17)
+	status, stdout, stderr := runIn("cursors", "delete", "--json", "--server", s.URL, "unknown", "k")
+	require.Equal(t, exitFailure, status, stderr)
+	require.Empty(t, stdout, "nothing is known to be deleted")
+	status, _, stderr = runIn("cursors", "get", "--server", s.URL, "unknown")
 	require.Equal(t, exitFailure, status)
 	require.Equal(t, "annals cursors get: get cursors: the server answered 404 Not Found: as told\n", stderr)
 }

@@ -62,7 +62,7 @@ func newInspect(p *process) *cobra.Command {
 
 // addStoreFlag adds --store to a command that works on the store itself.
 func addStoreFlag(s *settings, target *storeURL) {
-	addFlag(s, "store", "url", "file:./annals-data", target, parseStoreURL,
+	addFlag(s, "store", "url", "file:./annals-data", target, parseSharedStoreURL,
 		"where the log is: file:PATH or s3://BUCKET/PREFIX?endpoint=URL&region=R&path_style=true")
 	s.withVariable("store")
 }

@@ -46,7 +46,7 @@ var exitStatuses = []struct {
 }{
 	{exitOK, "done, or stopped by a signal as a command that runs until then is meant to be"},
 	{exitFailure, "a failure that the last lines on standard error name. check: the log is damaged. inspect: it met damage"},
-	{exitUsage, "bad flags, variables, files or arguments: nothing was done. check: it could not look"},
+	{exitUsage, "bad flags, variables or arguments, or a bad file of configuration, tokens or certificates that serve or compact is started with: nothing was done. check: it could not look"},
 	{exitUnknown, "append: it is unknown whether the last batch was appended"},
 	{exitFenced, "serve: another writer has taken the log; do not restart"},
 }

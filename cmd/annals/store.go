@@ -22,6 +22,12 @@ import (
 // about a millisecond.
 const localFlushInterval = 2 * time.Millisecond
 
+// sharedStores are the forms of --store of which more than one process has the log.
+const sharedStores = "file:PATH or s3://BUCKET/PREFIX?endpoint=URL&region=R&path_style=true"
+
+// errNoStore is the error of a --store of another form.
+var errNoStore = errors.New("want mem:, " + sharedStores)
+
 // storeURL is a parsed --store: where the log's objects are, not yet opened.
 type storeURL struct {
 	flushInterval time.Duration // what suits this kind of store
@@ -117,7 +123,19 @@ func parseStoreURL(text string) (storeURL, error) {
 			return s3.Open(ctx, options)
 		}}, nil
 	}
-	return storeURL{}, errors.New("want mem:, file:PATH or s3://BUCKET/PREFIX?endpoint=URL&region=R&path_style=true")
+	return storeURL{}, errNoStore
+}
+
+// parseSharedStoreURL is parseStoreURL for commands that work on a log that is there already: none is in mem:.
+func parseSharedStoreURL(text string) (storeURL, error) {
+	u, err := parseStoreURL(text)
+	switch {
+	case errors.Is(err, errNoStore):
+		return storeURL{}, fmt.Errorf("want %s", sharedStores)
+	case err == nil && u.private:
+		return storeURL{}, fmt.Errorf("nothing can be in mem:, which is of one process alone; want %s", sharedStores)
+	}
+	return u, err
 }
 
 // filePath returns the path of a file: URL: everything behind the colon, as it

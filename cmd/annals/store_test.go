@@ -47,3 +47,16 @@ func TestStoreHoldsFolderBehindALink(t *testing.T) {
 	require.True(t, u.holds(filepath.Join(link, "not", "yet", "there")))
 	require.False(t, u.holds(filepath.Join(root, "not", "yet", "there")))
 }
+
+// Commands that look at a log which is there refuse the store of which that cannot be.
+func TestNothingIsInMemory(t *testing.T) {
+	for _, command := range []string{"check", "inspect", "compact"} {
+		status, stdout, stderr := runIn(command, "--store", "mem:")
+		require.Equal(t, exitUsage, status)
+		require.Empty(t, stdout)
+		require.Contains(t, stderr, "annals "+command+": --store: nothing can be in mem:, which is of one process alone; want file:PATH or s3://")
+		status, _, stderr = runIn(command, "--store", "nonsense")
+		require.Equal(t, exitUsage, status)
+		require.Contains(t, stderr, "--store: want file:PATH or s3://")
+	}
+}
