@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"unicode/utf8"
 
-	"github.com/dustin/go-humanize/english"
 	"github.com/spf13/cobra"
 
 	"github.com/annalsdb/annals/client"
@@ -144,7 +143,7 @@ func loadInput(ctx context.Context, out io.Writer, in io.Reader, name string, to
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "%s acknowledged: %s\n", english.Plural(int(l.progress.lines), "line", ""), l.progress.rate())
+	fmt.Fprintf(out, "%s acknowledged: %s\n", counted(l.progress.lines, "line"), l.progress.rate())
 	if to.number != nil {
 		fmt.Fprintf(out, "the producer's next number is %d\n", to.number())
 	}

@@ -100,7 +100,7 @@ func (p *progress) acknowledged(line uint64, records, bytes int) {
 	p.records += uint64(records)
 	p.bytes += uint64(bytes)
 	if p.due() {
-		p.show(p.input.read.Load(), p.input.size, fmt.Sprintf("%s acknowledged, %s", english.Plural(int(p.lines), "line", ""), p.rate()))
+		p.show(p.input.read.Load(), p.input.size, fmt.Sprintf("%s acknowledged, %s", counted(p.lines, "line"), p.rate()))
 	}
 }
 
@@ -153,9 +153,14 @@ func (s *statusLine) end() {
 	}
 }
 
+// counted says how many there are of something, in digits alone: the number may be given to --skip.
+func counted(n uint64, what string) string {
+	return fmt.Sprintf("%d %s", n, english.PluralWord(int(n), what, ""))
+}
+
 func (p *progress) rate() string {
 	elapsed := p.now().Sub(p.started)
 	perSecond := float64(p.records) / max(elapsed.Seconds(), 1e-3)
-	return fmt.Sprintf("%s (%s) in %v, %s records/s", english.Plural(int(p.records), "record", ""), humanize.IBytes(p.bytes),
+	return fmt.Sprintf("%s (%s) in %v, %s records/s", counted(p.records, "record"), humanize.IBytes(p.bytes),
 		elapsed.Round(time.Millisecond), humanize.Comma(int64(perSecond)))
 }
