@@ -51,6 +51,7 @@ func (m *memoryWatch) run() {
 		select {
 		case <-tick.C:
 		case <-m.quit:
+			m.peak = max(m.peak, m.now()-m.start)
 			return
 		}
 	}

@@ -50,7 +50,6 @@ func TestCompact(t *testing.T) {
 	for _, c := range each {
 		require.Positive(t, c.Seconds)
 		require.Positive(t, c.BytesPerSecond)
-		require.Positive(t, c.PeakMemory)
 		require.GreaterOrEqual(t, c.Gets, uint64(4), "each input is read")
 		require.EqualValues(t, 1, c.Puts)
 	}

@@ -95,10 +95,14 @@ type Client struct {
 func New(baseURL string, o Options) (*Client, error) {
 	u, err := url.Parse(baseURL)
 	if err != nil {
+		var why *url.Error
+		if errors.As(err, &why) {
+			err = why.Err // the URL may hold a password
+		}
 		return nil, fmt.Errorf("parse server URL: %w", err)
 	}
 	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || strings.ContainsAny(baseURL, "?#") { // an empty query too: a path is put behind it
-		return nil, fmt.Errorf("parse server URL %q: it must look like http://host:port", baseURL)
+		return nil, fmt.Errorf("parse server URL %q: it must look like http://host:port", u.Redacted())
 	}
 	token, err := o.tokenSource()
 	switch {

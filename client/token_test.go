@@ -207,3 +207,12 @@ func TestTokenFile(t *testing.T) {
 		says(strings.Repeat("x", maxTokenBytes))
 	})
 }
+
+// A URL that cannot be used may hold a password, which is in no error.
+func TestURLsInErrorsHaveNoPassword(t *testing.T) {
+	for _, url := range []string{"http://admin:hunter2@h:port", "ftp://admin:hunter2@h", "http://admin:hunter2@h?q"} {
+		_, err := New(url, Options{})
+		require.Error(t, err)
+		require.NotContains(t, err.Error(), "hunter2")
+	}
+}

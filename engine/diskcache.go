@@ -260,6 +260,9 @@ func (d *diskCache) run(ctx context.Context) {
 		d.list(f)
 	}
 	d.makeRoom(0) // the budget may be smaller than the last time
+	if d.writes.stops {
+		d.probe()
+	}
 	for {
 		j, ok := d.next()
 		if !ok {
@@ -278,6 +281,17 @@ func (d *diskCache) run(ctx context.Context) {
 		} else {
 			d.keep(j.key, j.body)
 		}
+	}
+}
+
+// probe finds out whether the disk can be written, before there is anything to keep: it keeps a range of one byte, of
+// an object that does not exist.
+func (d *diskCache) probe() {
+	k := diskKey{n: 1}
+	_ = os.Remove(d.path(k)) // of the last start
+	d.list(k.folder())
+	for range diskWriteFailures {
+		d.keep(k, []byte{0})
 	}
 }
 

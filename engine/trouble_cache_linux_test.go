@@ -138,6 +138,29 @@ func TestDiskCacheFolderDeleted(t *testing.T) {
 	})
 }
 
+// Whether the disk of a required cache can be written is known before anything is read.
+func TestRequiredDiskCacheOnFullDiskFromTheStart(t *testing.T) {
+	const size = 4 << 20
+	disk := t.TempDir()
+	if err := unix.Mount("annals-test", disk, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
+		t.Skipf("a small file system needs to be mounted, which takes root: %v", err)
+	}
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(disk, unix.MNT_DETACH)) })
+	others := filepath.Join(disk, "of somebody else")
+	require.ErrorIs(t, os.WriteFile(others, make([]byte, 2*size), 0o600), syscall.ENOSPC)
+	synctest.Test(t, func(t *testing.T) {
+		o := simulatedOptions()
+		o.DiskCacheDir, o.DiskCacheBytes, o.DiskCacheRequired = filepath.Join(disk, "cache"), minDiskCacheBytes, true
+		db := openTest(t, newStore(), o)
+		elapse(time.Millisecond)
+		require.ErrorIs(t, db.Ready(t.Context()), syscall.ENOSPC)
+		require.NoError(t, os.Remove(others))
+		elapse(diskPause)
+		require.NoError(t, db.Ready(t.Context()))
+		require.Empty(t, db.Status().Troubles)
+	})
+}
+
 // A disk cache that is required and cannot be had keeps the log from being opened, and from being taken from whom has it.
 func TestDiskCacheRequired(t *testing.T) {
 	store := newStore()

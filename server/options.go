@@ -170,10 +170,10 @@ func (o Options) Validate() error {
 	check(o.MaxFollowStreams > 0 && o.MaxFollowStreams <= engine.MaxStreams,
 		"MaxFollowStreams is %d; it must be from 1 to %d", o.MaxFollowStreams, engine.MaxStreams)
 	check(len(o.Replicas) <= MaxReplicas, "Replicas names %d; at most %d are allowed", len(o.Replicas), MaxReplicas)
-	for _, replica := range o.Replicas {
+	for i, replica := range o.Replicas {
 		u, err := url.Parse(replica)
 		check(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" && u.User == nil && !strings.ContainsAny(replica, "?#"),
-			"Replicas: %q is not a URL such as http://host:8080", replica)
+			"Replicas[%d] is not a URL such as http://host:8080", i) // its text may hold a password
 	}
 	return errors.Join(errs...)
 }

@@ -175,7 +175,7 @@ func TestReplicaOptions(t *testing.T) {
 	require.NoError(t, o.Validate())
 	for _, bad := range []string{"", "a:1", "ftp://a", "http://", "http://user:pass@a", "http://a?b", "http://a#b", "http://a\n"} {
 		o.Replicas = []string{bad}
-		require.ErrorContains(t, o.Validate(), "Replicas: ", bad)
+		require.ErrorContains(t, o.Validate(), "Replicas[0] is not a URL", bad)
 	}
 	o.Replicas = make([]string, MaxReplicas+1)
 	for i := range o.Replicas {

@@ -37,6 +37,7 @@ func TestReplicasFlag(t *testing.T) {
 		want string
 	}{
 		{[]string{"--replicas", "http://a,b:8080"}, `--replicas: "b:8080" is not a URL such as http://127.0.0.1:8080`},
+		{[]string{"--replicas", "https://admin:hunter2@a"}, `--replicas: "https://HIDDEN@a": a server's URL has no user, query or fragment`},
 		{[]string{"--replicas", "http://a,"}, `--replicas: "" is not a URL such as http://127.0.0.1:8080`},
 		{[]string{"--replicas", "http://a,http://a/"}, "--replicas: http://a is named twice"},
 		{[]string{"--replicas", strings.Join(many, ",")}, "--replicas: 65 are named; at most 64 are allowed"},

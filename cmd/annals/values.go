@@ -135,10 +135,10 @@ func parseListen(text string) (string, error) {
 func parseServer(text string) (string, error) {
 	u, err := url.Parse(text)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return "", fmt.Errorf("%q is not a URL such as http://127.0.0.1:8080", text)
+		return "", fmt.Errorf("%q is not a URL such as http://127.0.0.1:8080", withoutPassword(text))
 	}
 	if strings.ContainsAny(text, "?#") || u.User != nil { // an empty query or fragment too: a path is put behind it
-		return "", fmt.Errorf("%q: a server's URL has no user, query or fragment", text)
+		return "", fmt.Errorf("%q: a server's URL has no user, query or fragment", withoutPassword(text))
 	}
 	return strings.TrimSuffix(text, "/"), nil
 }

@@ -170,6 +170,73 @@ func TestConfigOfValues(t *testing.T) {
 	require.NotContains(t, settingsOf(t, render(t, valuesOf(t, "smallest.yaml")).configMaps["log-annals-writer"].Data["annals.yaml"]), "compaction")
 }
 
+// What is for all reaches those who take it, and words that YAML takes for booleans reach them as words.
+func TestConfigForAll(t *testing.T) {
+	r := render(t, valuesOf(t, "elsewhere.yaml"))
+	writer := settingsOf(t, r.configMaps["log-annals-writer"].Data["annals.yaml"])
+	replica := settingsOf(t, r.configMaps["log-annals-all"].Data["annals.yaml"])
+	require.Equal(t, "7d", writer["retention"])
+	require.Equal(t, "off", writer["compaction"])
+	require.Equal(t, "off", writer["slow-log"])
+	require.NotContains(t, writer, "poll-interval")
+	require.Equal(t, "50ms", replica["poll-interval"])
+	require.Equal(t, "off", replica["slow-log"])
+	require.NotContains(t, replica, "retention")
+	require.NotContains(t, replica, "compaction")
+	require.Equal(t, "7d", settingsOf(t, r.configMaps["log-annals-compactor"].Data["annals.yaml"])["retention"])
+
+	on := render(t, map[string]any{"store": "s3://logs", "writer": map[string]any{"config": map[string]any{"compaction": true}}})
+	require.Equal(t, "on", settingsOf(t, on.configMaps["log-annals-writer"].Data["annals.yaml"])["compaction"])
+}
+
+// With every name that the program has in the config for all, a part is given just those that the program takes from it.
+func TestNamesOfOnePart(t *testing.T) {
+	var schema struct {
+		Definitions struct {
+			Config struct {
+				PropertyNames struct {
+					Not struct{ Enum []string }
+				}
+			}
+		}
+	}
+	text, err := os.ReadFile("annals/values.schema.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(text, &schema))
+	refused := schema.Definitions.Config.PropertyNames.Not.Enum // the chart sets them itself
+	require.Contains(t, refused, "store")
+
+	ofWriter, ofReplica := namesTaken(t), namesTaken(t, "--replica")
+	everything := make(map[string]any)
+	for _, name := range slices.Concat(ofWriter, ofReplica) {
+		if !slices.Contains(refused, name) {
+			everything[name] = "1"
+		}
+	}
+	require.Contains(t, everything, "retention")
+	require.Contains(t, everything, "poll-interval")
+	r := render(t, map[string]any{"store": "s3://logs", "config": everything, "replicas": []any{map[string]any{"name": "all"}}})
+	for part, taken := range map[string][]string{"log-annals-writer": ofWriter, "log-annals-all": ofReplica} {
+		given := settingsOf(t, r.configMaps[part].Data["annals.yaml"])
+		for name := range everything {
+			require.Equal(t, slices.Contains(taken, name), given[name] != nil, "%s: %s", part, name)
+		}
+	}
+}
+
+// namesTaken asks the program which names a server takes: those it does not set are comments of what it prints.
+func namesTaken(t *testing.T, flags ...string) (names []string) {
+	t.Helper()
+	status, out := binary.Run(t, program, nil, append([]string{"serve", "--print-config"}, append(flags, "--store", "s3://logs")...)...)
+	require.Equal(t, 0, status, out)
+	for line := range strings.Lines(out) {
+		name, _, ok := strings.Cut(strings.TrimPrefix(line, "# "), ":")
+		require.True(t, ok, line)
+		names = append(names, name)
+	}
+	return names
+}
+
 // Pods may do nothing that a log does not need.
 func TestConfined(t *testing.T) {
 	eachRelease(t, func(t *testing.T, r *release) {
@@ -331,6 +398,10 @@ func TestWrongValues(t *testing.T) {
 		"another port behind the services": `{store: "s3://b", writer: {config: {listen: ":1"}}}`,
 		"a replica as the writer":          `{store: "s3://b", config: {replica: true}}`,
 		"a list in a config":               `{store: "s3://b", config: {retention: [7d]}}`,
+		"a slow log without a bound":       `{store: "s3://b", config: {slow-log: on}}`,
+		"a writer that polls":              `{store: "s3://b", writer: {config: {poll-interval: 50ms}}}`,
+		"a replica that retains":           `{store: "s3://b", replicas: [{name: a, config: {retention: 7d}}]}`,
+		"replicas that retain":             `{store: "s3://b", replicas: [{name: a}], replicaDefaults: {config: {retention: 7d}}}`,
 	} {
 		var v map[string]any
 		require.NoError(t, yaml.Unmarshal([]byte(values), &v))

@@ -58,6 +58,32 @@ disk-cache-bytes: {{ .part.cache.bytes }}
 {{- end }}
 {{- end -}}
 
+{{/* The names that only a writer takes, and those that only a replica takes, of those that a config may have. A test asks the program. */}}
+{{- define "annals.onlyOf" -}}
+writer: [ack, append-timeout, body-limit, read-visibility, flush-interval, wal-object-bytes, memtable-bytes, max-unflushed-bytes,
+  segment-interval, segment-bytes, segment-min-bytes, compaction, retention, retention-bytes, retention-check-interval, gc-interval, gc-grace,
+  replicas, replicas-ca, replicas-cert, replicas-key, max-producers, max-state-bytes, forget-lost-state, on-fence]
+replica: [poll-interval, tail-bytes]
+{{- end -}}
+
+{{/* A config file: the chart's own settings, under the values' config for all, under that of a part. What only the others
+take, it leaves out of the one for all and refuses in the part's. Takes the root, own, config, where that is (at), and others. */}}
+{{- define "annals.underValues" -}}
+{{- $settings := .own -}}
+{{- $foreign := get (include "annals.onlyOf" . | fromYaml) .others -}}
+{{- range $name, $value := .root.Values.config }}{{ if not (has $name $foreign) }}{{ $_ := set $settings $name $value }}{{ end }}{{ end -}}
+{{- range $name, $value := .config }}
+{{- if has $name $foreign }}{{ fail (printf "%s: only a %s takes %s" $.at $.others $name) }}{{ end -}}
+{{- $_ := set $settings $name $value -}}
+{{- end -}}
+{{- /* Helm reads on and off as booleans; the program wants the words. */}}
+{{- range $name := list "compaction" "slow-log" -}}
+{{- $value := get $settings $name -}}
+{{- if kindIs "bool" $value }}{{ $_ := set $settings $name (ternary "on" "off" $value) }}{{ end -}}
+{{- end -}}
+{{- $settings | toYaml -}}
+{{- end -}}
+
 {{/* The writer's config file: what the chart must set, under what the values say. */}}
 {{- define "annals.writerConfig" -}}
 {{- $own := include "annals.config" (dict "root" . "part" .Values.writer) | fromYaml -}}
@@ -66,8 +92,7 @@ disk-cache-bytes: {{ .part.cache.bytes }}
 {{- $urls := list -}}
 {{- range .Values.replicas }}{{ $urls = append $urls (printf "http://%s-%s:%v" (include "annals.fullname" $) .name $.Values.ports.http) }}{{ end -}}
 {{- if and $urls (not .Values.tls.secret) }}{{ $_ := set $own "replicas" (join "," $urls) }}{{ end -}}
-{{- range list .Values.config .Values.writer.config }}{{ range $name, $value := . }}{{ $_ := set $own $name $value }}{{ end }}{{ end -}}
-{{- $own | toYaml -}}
+{{- include "annals.underValues" (dict "root" . "own" $own "config" .Values.writer.config "at" "writer.config" "others" "replica") -}}
 {{- end -}}
 
 {{/* The config file of a replica set. Takes the root and the set. */}}
@@ -75,8 +100,7 @@ disk-cache-bytes: {{ .part.cache.bytes }}
 {{- $own := include "annals.config" (dict "root" .root "part" .set) | fromYaml -}}
 {{- $_ := set $own "replica" true -}}
 {{- if .set.keyRange }}{{ $_ := set $own "key-range" .set.keyRange }}{{ end -}}
-{{- range list .root.Values.config .set.config }}{{ range $name, $value := . }}{{ $_ := set $own $name $value }}{{ end }}{{ end -}}
-{{- $own | toYaml -}}
+{{- include "annals.underValues" (dict "root" .root "own" $own "config" .set.config "at" (printf "config of replicas %s" .set.name) "others" "writer") -}}
 {{- end -}}
 
 {{/* The compactor's: the store, and what it must know as the writer does. */}}
