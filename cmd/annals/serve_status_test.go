@@ -65,7 +65,8 @@ func TestBinaryReplicasAskForCertificates(t *testing.T) {
 	replica := start(t, store, "--replica", "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", cert)
 	url := "https" + strings.TrimPrefix(replica.url, "http")
 	writer.stop(t)
-	for shown, want := range map[bool]string{true: `"ready":true`, false: "certificate"} {
+	// How a refused handshake shows is a matter of luck: the alert may be overtaken by the end of the connection.
+	for shown, want := range map[bool]string{true: `"ready":true`, false: `"ready":false`} {
 		args := []string{"--replicas", url, "--replicas-ca", cert}
 		if shown {
 			args = append(args, "--replicas-cert", cert, "--replicas-key", key)
