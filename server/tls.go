@@ -16,6 +16,9 @@ import (
 	"github.com/annalsdb/annals/internal/reload"
 )
 
+// The names of a TLSFiles' fields, with which errors begin.
+const certField, keyField, clientCAField = "Cert", "Key", "ClientCA"
+
 // TLSFiles name what a server's TLS is made of, in PEM form.
 type TLSFiles struct {
 	Cert string // the certificate, and those between it and its authority
@@ -60,7 +63,7 @@ func (f TLSFiles) faults() error {
 	for i, name := range f.names() {
 		var err error
 		if contents[i], err = reload.ReadFile(name); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", [...]string{"Cert", "Key", "ClientCA"}[i], err))
+			errs = append(errs, fmt.Errorf("%s: %w", [...]string{certField, keyField, clientCAField}[i], err))
 			contents[i] = nil
 		}
 	}
@@ -86,15 +89,15 @@ func (f TLSFiles) config(contents [][]byte) (*tls.Config, error) {
 	if contents[0] != nil && contents[1] != nil {
 		pair, err := tls.X509KeyPair(contents[0], contents[1])
 		if err != nil {
-			errs = append(errs, fmt.Errorf("Cert and Key: %s and %s: %w", f.Cert, f.Key, err))
+			errs = append(errs, fmt.Errorf("%s and %s: %s and %s: %w", certField, keyField, f.Cert, f.Key, err))
 		} else if expires := pair.Leaf.NotAfter; !time.Now().Before(expires) {
-			errs = append(errs, fmt.Errorf("Cert: %s: the certificate ended at %s", f.Cert, expires.UTC().Format(time.RFC3339)))
+			errs = append(errs, fmt.Errorf("%s: %s: the certificate ended at %s", certField, f.Cert, expires.UTC().Format(time.RFC3339)))
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
 	if contents[0] != nil && errs == nil {
 		if _, err := certificatesIn(contents[0]); err != nil { // of the chain, too
-			errs = append(errs, fmt.Errorf("Cert: %s: %w", f.Cert, err))
+			errs = append(errs, fmt.Errorf("%s: %s: %w", certField, f.Cert, err))
 		}
 	}
 	if len(contents) > 2 && contents[2] != nil {
@@ -103,7 +106,7 @@ func (f TLSFiles) config(contents [][]byte) (*tls.Config, error) {
 		c.SessionTicketsDisabled = true
 		authorities, err := certificatesIn(contents[2])
 		if err != nil {
-			errs = append(errs, fmt.Errorf("ClientCA: %s: %w", f.ClientCA, err))
+			errs = append(errs, fmt.Errorf("%s: %s: %w", clientCAField, f.ClientCA, err))
 		}
 		for _, one := range authorities {
 			c.ClientCAs.AddCert(one)
