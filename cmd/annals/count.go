@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"math"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -20,8 +19,8 @@ const countLong = `Prints how many records a key has, exactly. With --json one o
 
 type countConfig struct {
 	connection
-	json     bool
-	from, to uint64
+	seqRange
+	json bool
 }
 
 func newCount(p *process) *cobra.Command {
@@ -29,13 +28,10 @@ func newCount(p *process) *cobra.Command {
 	cmd := &cobra.Command{Use: "count [flags] KEY", Short: "Print how many records a key has", Long: countLong}
 	define := func(s *settings) {
 		s.flags.BoolVar(&c.json, "json", false, "print one JSON object")
-		addFlag(s, "from", "sequence", "0", &c.from, parseCount(0, math.MaxUint64), "count from this sequence on")
-		addFlag(s, "to", "sequence", "", &c.to, parseCount(1, math.MaxUint64), "count what is before this sequence (default: all)")
+		c.seqRange.addFlags(s, "count from this sequence on", "count what is before this sequence")
 	}
 	check := func(s *settings, args []string) {
-		if s.changed("to") && c.from > c.to {
-			s.fault("--from %d is above --to %d", c.from, c.to)
-		}
+		c.seqRange.check(s)
 		checkKeys(s, args)
 	}
 	return remoteCommand(p, &c.connection, cmd, []string{"KEY"}, define, check,

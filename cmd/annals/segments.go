@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"text/tabwriter"
 	"time"
 
@@ -28,8 +27,8 @@ const segmentsPage = 10_000
 
 type segmentsConfig struct {
 	connection
-	json     bool
-	from, to uint64
+	seqRange
+	json bool
 }
 
 func newSegments(p *process) *cobra.Command {
@@ -37,13 +36,10 @@ func newSegments(p *process) *cobra.Command {
 	cmd := &cobra.Command{Use: "segments [flags]", Short: "Print the segments of the log", Long: segmentsLong}
 	define := func(s *settings) {
 		s.flags.BoolVar(&c.json, "json", false, "print one JSON object a line")
-		addFlag(s, "from", "sequence", "0", &c.from, parseCount(0, math.MaxUint64), "only segments with this sequence or later ones")
-		addFlag(s, "to", "sequence", "", &c.to, parseCount(1, math.MaxUint64), "only segments that begin before this sequence (default: all)")
+		c.seqRange.addFlags(s, "only segments with this sequence or later ones", "only segments that begin before this sequence")
 	}
 	check := func(s *settings, _ []string) {
-		if s.changed("to") && c.from > c.to {
-			s.fault("--from %d is above --to %d", c.from, c.to)
-		}
+		c.seqRange.check(s)
 	}
 	return remoteCommand(p, &c.connection, cmd, nil, define, check,
 		func(ctx context.Context, api *client.Client, out *bufio.Writer, _ []string) error {
